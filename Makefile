@@ -1,0 +1,41 @@
+# Every target sets itself up: on a fresh machine `make demo` or `make test` is the only command to type.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+# Real benchmark data is never committed; tests and benchmarks that want it say so when it is absent.
+ifneq ($(wildcard ../shared/data),)
+export DUOGP_DATA ?= $(abspath ../shared/data)
+endif
+
+.PHONY: setup demo test lint format bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: setup
+	$(BIN)/python -m duogp.demo --output demo
+
+test: setup
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/duogp bench run smoke
+	$(BIN)/duogp bench table smoke
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

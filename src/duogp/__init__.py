@@ -1,0 +1,1 @@
+"""Gaussian processes whose mean and covariance learn separately."""
