@@ -1,1 +1,31 @@
 """Gaussian processes whose mean and covariance learn separately."""
+
+from duogp import bases, kernels, likelihoods, metrics, objectives
+from duogp._version import __version__
+from duogp.errors import DataWarning, DuoGPWarning, NumericalWarning
+from duogp.fit import fit, fit_replicates
+from duogp.gp import GP
+from duogp.methods import METHODS, Method
+from duogp.prediction import Prediction
+from duogp.settings import Settings
+from duogp.training import History
+
+__all__ = [
+    "GP",
+    "METHODS",
+    "DataWarning",
+    "DuoGPWarning",
+    "History",
+    "Method",
+    "NumericalWarning",
+    "Prediction",
+    "Settings",
+    "__version__",
+    "bases",
+    "fit",
+    "fit_replicates",
+    "kernels",
+    "likelihoods",
+    "metrics",
+    "objectives",
+]

@@ -1,0 +1,21 @@
+"""q(f): one file per row of the table of bases."""
+
+from duogp.bases.base import Basis
+from duogp.bases.conditional import Conditional
+from duogp.bases.coupled import Coupled
+from duogp.bases.linear_form import LinearForm, Probe
+from duogp.bases.marginals import Features, Marginals, Penalties, clamp_variance
+from duogp.bases.separate import Separate
+
+__all__ = [
+    "Basis",
+    "Conditional",
+    "Coupled",
+    "Features",
+    "LinearForm",
+    "Marginals",
+    "Penalties",
+    "Probe",
+    "Separate",
+    "clamp_variance",
+]

@@ -1,0 +1,85 @@
+"""The contract of a basis: one row of the table in the README.
+
+A basis splits its work at x. `factors` holds everything that does not see x (Cholesky factors and their
+products); `features` whitens x with them; q(u) turns features into marginals; `penalties` says what the
+posterior costs; `linear_form` freezes it all for prediction. Adding a basis is writing these four.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from duogp.bases.linear_form import LinearForm
+from duogp.bases.marginals import Features, Marginals, Penalties
+from duogp.kernels.base import Kernel
+from duogp.linalg import Numerics
+from duogp.variational import PointQ, Q
+
+
+class Basis(nn.Module, ABC):
+    """A posterior process over f. Parameters lead with [replicate, latent]."""
+
+    kernel: Kernel  # the prior's kernel
+    q: Q
+
+    @abstractmethod
+    def factors(self, numerics: Numerics) -> Any:
+        """Everything that does not depend on x, differentiable."""
+
+    @abstractmethod
+    def features(self, x: Tensor, factors: Any) -> Features:
+        """Whitened features of x [R, 1, n, d] and the residual variance."""
+
+    @abstractmethod
+    def kl(self, factors: Any, q: Q) -> Tensor:
+        """KL(q ‖ p), or the penalty of a point q: [R, latent]."""
+
+    @abstractmethod
+    def linear_form(self, factors: Any) -> LinearForm:
+        """The frozen posterior."""
+
+    def prior_root(self, factors: Any) -> Tensor | None:
+        """V with VᵀV = P⁻¹ for the prior N(0, P) of the whitened variable; None where P = I."""
+        return None
+
+    def mismatch(
+        self, x: Tensor, features: Features, factors: Any, numerics: Numerics
+    ) -> tuple[Features, Tensor] | None:
+        """W with Ω = ½ tr W(S + mmᵀ)Wᵀ on these rows, and the features as Ω wants them; None without an Ω."""
+        return None
+
+    def marginals(self, x: Tensor, factors: Any) -> Marginals:
+        return self.marginals_of(self.features(x, factors), self.q)
+
+    def marginals_of(self, features: Features, q: Q) -> Marginals:
+        return Marginals(
+            mean=q.mean_of(features.mean),
+            residual=features.residual,
+            explained=q.variance_of(features.explained),
+        )
+
+    def evaluate(
+        self, x: Tensor, factors: Any, numerics: Numerics, *, with_omega: bool = False
+    ) -> tuple[Marginals, Penalties]:
+        """Marginals and penalties of one batch, sharing features."""
+        features = self.features(x, factors)
+        omega = None
+        if with_omega and (mismatch := self.mismatch(x, features, factors, numerics)) is not None:
+            features, W = mismatch
+            omega = 0.5 * self.q.second_moment(W).sum(-1)
+        return self.marginals_of(features, self.q), Penalties(self.kl(factors, self.q).sum(-1), omega)
+
+    def initialise(self, generator: torch.Generator | None, mean_scale: float = 1e-3) -> None:
+        """Put q next to the prior."""
+        self.q.perturb_mean(mean_scale, generator)
+
+
+def with_density_offset(penalty: Tensor, q: Q, half_log_det: Tensor) -> Tensor:
+    """−log p(u) instead of −log p(v) for a point q that asks for it (MATH §4)."""
+    if isinstance(q, PointQ) and q.unwhitened:
+        return penalty + q.log_density_offset(half_log_det)
+    return penalty

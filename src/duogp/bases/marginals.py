@@ -1,0 +1,45 @@
+"""What a basis says about f: its marginals, the features behind them, and what it costs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Marginals(NamedTuple):
+    """q(f(x)) at n points, its variance kept in two parts."""
+
+    mean: Tensor  # [..., latent, n]
+    residual: Tensor  # [..., latent, n]  k − ‖φ‖²   prior variance that u leaves unexplained
+    explained: Tensor  # [..., latent, n]  φᵀSφ       what q(u) contributes
+
+    @property
+    def variance(self) -> Tensor:
+        return self.residual + self.explained
+
+
+class Features(NamedTuple):
+    """The whitened features of x: the mean is linear in one set, the explained variance quadratic in another."""
+
+    mean: Tensor  # [..., M_μ, n]   f̄ = featuresᵀ m
+    explained: Tensor  # [..., M, n]     featuresᵀ S features
+    residual: Tensor  # [..., n]
+    residual_features: Tensor | None = None  # φ with residual k − ‖φ‖², where Ω needs it
+
+
+class Penalties(NamedTuple):
+    """What the posterior pays for leaving the prior, per replicate."""
+
+    kl: Tensor  # weighed by β₁
+    omega: Tensor | None = None  # weighed by β₂; None where the basis has none or β₂ = 0
+
+
+def clamp_variance(variance: Tensor, prior: Tensor) -> Tensor:
+    """A variance that is about to be rooted or reported: floored at rounding level, gradients untouched.
+
+    Straight-through, floor 8u·k(x, x) (MATH §11 C5). Never used inside a Gaussian objective.
+    """
+    floor = 8 * torch.finfo(variance.dtype).eps / 2 * prior
+    return variance + (torch.maximum(variance, floor) - variance).detach()

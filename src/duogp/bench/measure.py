@@ -1,0 +1,95 @@
+"""What a row says about the machine: versions, device, seconds, peak memory."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from types import TracebackType
+
+
+def versions() -> dict[str, str]:
+    """Versions that may change a number."""
+    import numpy
+    import torch
+
+    from duogp._version import __version__
+
+    return {
+        "duogp": __version__,
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def resolve_device(device: str | None) -> str:
+    """The device asked for, or CUDA where there is one, else the CPU."""
+    import torch
+
+    if device is None or device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device must be 'cpu' here, got {device!r}: torch sees no CUDA device")
+    return device
+
+
+def device_name(device: str) -> str:
+    """The device in words: the GPU's name, or the processor and its threads."""
+    import torch
+
+    if device.startswith("cuda"):
+        return str(torch.cuda.get_device_name(device))
+    return f"{device} {platform.machine()} ({torch.get_num_threads()} threads)"
+
+
+def reset_peak_memory(device: str) -> None:
+    """Start measuring: only a GPU can forget an earlier peak."""
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_memory(device: str) -> int | None:
+    """Bytes: what torch allocated on the GPU, or else the process's largest resident size so far."""
+    if device.startswith("cuda"):
+        import torch
+
+        return int(torch.cuda.max_memory_allocated(device))
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB
+
+
+class Stopwatch:
+    """``with Stopwatch(device) as clock: ...`` then ``clock.seconds``; waits for the GPU to finish."""
+
+    seconds = 0.0
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def __enter__(self) -> Stopwatch:
+        self._wait()
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._wait()
+        self.seconds = time.perf_counter() - self._start
+
+    def _wait(self) -> None:
+        if self.device.startswith("cuda"):
+            import torch
+
+            torch.cuda.synchronize(self.device)

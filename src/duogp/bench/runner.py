@@ -1,0 +1,247 @@
+"""Runs cells: load, split, fit, predict, measure, append a row. A failing cell never stops the rest."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from duogp.bench import measure
+from duogp.bench.results import Results, Row, append
+from duogp.bench.suite import Cell
+
+Execute = Callable[[Cell, str], Row]
+Report = Callable[[str], None]
+
+TRACEBACK_FRAMES = 6
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run did, and the cells that still have no result."""
+
+    ok: int
+    failed: int
+    missing: list[Cell]
+
+
+def run(
+    cells: Sequence[Cell],
+    results: str | Path,
+    *,
+    device: str | None = None,
+    workers: int = 1,
+    time_limit: float | None = None,
+    report: Report = print,
+    execute: Execute | None = None,
+) -> Summary:
+    """Run the cells that have no successful row yet, in their order, and append a row for each.
+
+    With a time limit (seconds) no cell starts that is not expected to end in time: as long as the same data
+    and method took before, or a small margin where that is not known.
+    """
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
+    path, execute = Path(results), execute or run_cell
+    device = measure.resolve_device(device)
+    earlier = Results.read(path)
+    todo = earlier.missing(cells)
+    if len(todo) < len(cells):
+        report(f"{len(cells) - len(todo)} of {len(cells)} cells are already in {path}")
+    budget = Budget(time_limit, device, earlier)
+    outcome = {"ok": 0, "failed": 0}
+
+    def finished(cell: Cell, row: Row) -> None:
+        outcome[row["status"]] += 1
+        budget.learn(row)
+        report(f"[{sum(outcome.values())}/{len(todo)}] {describe(cell, row)}")
+
+    queue = budget.affordable(todo)
+    if workers == 1:
+        for cell in queue:
+            row = execute(cell, device)
+            append(path, row)
+            finished(cell, row)
+    else:
+        from duogp.bench.workers import run_in_processes
+
+        run_in_processes(queue, min(workers, max(len(todo), 1)), path, device, execute, finished)
+    return Summary(outcome["ok"], outcome["failed"], Results.read(path).missing(cells))
+
+
+def run_cell(cell: Cell, device: str) -> Row:
+    """Fit and evaluate one cell; an exception becomes a row with status "failed"."""
+    row = begin_row(cell, device)
+    try:
+        row |= {"device_name": measure.device_name(device), "versions": measure.versions()}
+        row |= evaluate(cell, device)
+        if bad := [k for k, v in row["metrics"].items() if isinstance(v, float) and not math.isfinite(v)]:
+            raise FloatingPointError(f"metrics not finite: {', '.join(bad)}")
+    except Exception as error:
+        row |= failure(error)
+    row["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
+    return row
+
+
+def evaluate(cell: Cell, device: str) -> Row:
+    """The part of a row that needs a fit."""
+    import duogp
+    from duogp.data.splits import PROTOCOLS
+    from duogp.metrics import regression_metrics
+
+    if cell.protocol not in PROTOCOLS:
+        raise ValueError(f"protocol must be one of {', '.join(sorted(PROTOCOLS))}, got {cell.protocol!r}")
+    X, y = load_table(cell.data)
+    split = PROTOCOLS[cell.protocol](X, y, cell.split)
+
+    settings = dict(cell.settings)
+    settings.pop("random_state", None)
+    use_validation = settings.pop("use_validation", False)
+    validation = (split.X_val, split.y_val) if use_validation else None
+
+    measure.reset_peak_memory(device)
+    with measure.Stopwatch(device) as fitting:
+        model = duogp.fit(
+            split.X_train,
+            split.y_train,
+            method=cell.method,
+            validation=validation,
+            device=device,
+            random_state=cell.seed,
+            **settings,
+        )
+    with measure.Stopwatch(device) as predicting:
+        prediction = model.predict(split.X_test)
+    metrics = regression_metrics(split.y_test, prediction.mean, prediction.std, prediction.noise)
+    return {
+        "n_train": len(split.y_train),
+        "n_val": len(split.y_val),
+        "n_test": len(split.y_test),
+        "dims": int(split.X_train.shape[1]),
+        "seconds": {"fit": round(fitting.seconds, 4), "predict": round(predicting.seconds, 4)},
+        "peak_memory_bytes": measure.peak_memory(device),
+        "metrics": {name: _number(value) for name, value in metrics.items()},
+        "hyperparameters": model.hyperparameters(),
+        "history": history_tail(model.history),
+    }
+
+
+def load_table(name: str) -> tuple[Any, Any]:
+    """X and y of a data set: ``sklearn/NAME`` comes with scikit-learn, any other from `duogp.data`."""
+    if name.startswith("sklearn/"):
+        if name != "sklearn/diabetes":
+            raise ValueError(f"data must be 'sklearn/diabetes' to come with scikit-learn, got {name!r}")
+        from sklearn.datasets import load_diabetes
+
+        return load_diabetes(return_X_y=True)
+    from duogp.data.benchmark import load
+
+    dataset = load(name)
+    return dataset.X, dataset.y
+
+
+def begin_row(cell: Cell, device: str) -> Row:
+    """What is known of a row before anything ran."""
+    return {
+        "suite": cell.suite,
+        "data": cell.data,
+        "label": cell.label,
+        "method": cell.method,
+        "protocol": cell.protocol,
+        "split": cell.split,
+        "seed": cell.seed,
+        "settings": cell.settings,
+        "hash": cell.hash,
+        "device": device,
+        "dtype": str(cell.settings.get("dtype", "default")),
+        "status": "ok",
+    }
+
+
+def failure(error: BaseException) -> Row:
+    """Status, type, message and the end of the traceback, without the paths of this machine."""
+    frames = traceback.extract_tb(error.__traceback__)[-TRACEBACK_FRAMES:]
+    return {
+        "status": "failed",
+        "error": {
+            "type": type(error).__name__,
+            "message": _portable(str(error)),
+            "traceback": [f"{_short(f.filename)}:{f.lineno} {f.name}: {f.line}" for f in frames],
+        },
+    }
+
+
+def history_tail(history: Any) -> Row:
+    """Where training ended: the last loss, the number of epochs and rollbacks, and what else it notes."""
+    names = ("solver", "best_epoch", "stopped_early", "rollbacks", "jitter")
+    tail = {name: value for name in names if (value := getattr(history, name, None)) is not None}
+    if history is not None and len(history):
+        tail |= {"epochs": len(history), "loss": _number(history[-1].loss)}
+    return tail
+
+
+def describe(cell: Cell, row: Row) -> str:
+    """One line for a finished cell."""
+    if row["status"] == "failed":
+        error = row["error"]
+        first = error["message"].splitlines()[0] if error["message"] else ""
+        return f"{cell}: failed, {error['type']}: {first}"
+    metrics = row["metrics"]
+    shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in ("rmse", "nll") if name in metrics)
+    return f"{cell}: {sum(row['seconds'].values()):.1f} s  {shown}"
+
+
+class Budget:
+    """Time for new cells: a cell starts while what is left covers what it is expected to take."""
+
+    def __init__(self, limit: float | None, device: str, earlier: Results) -> None:
+        self.limit = math.inf if limit is None else limit
+        self.margin = min(10.0, 0.05 * self.limit)
+        self.device = device
+        self.start = time.monotonic()
+        self._seconds: dict[tuple[str, str], float] = {}
+        for row in earlier.rows:
+            self.learn(row)
+
+    def learn(self, row: Row) -> None:
+        """Remember how long a data set and a method took on this kind of device."""
+        if row["status"] == "ok" and row["device"] == self.device:
+            self._seconds[row["data"], row["label"]] = sum(row["seconds"].values())
+
+    def left(self) -> float:
+        """Seconds until the limit."""
+        return self.limit - (time.monotonic() - self.start)
+
+    def affordable(self, cells: Sequence[Cell]) -> Iterator[Cell]:
+        """The cells in order, up to the first that would not end in time."""
+        for cell in cells:
+            if self.left() < self.margin + self._seconds.get((cell.data, cell.label), 0.0):
+                return
+            yield cell
+
+
+def _number(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def _short(filename: str) -> str:
+    """A source file from its package on: ``duogp/bench/runner.py``, ``torch/linalg.py``."""
+    parts = Path(filename).parts
+    for root in ("site-packages", "src"):
+        if root in parts:
+            return "/".join(parts[len(parts) - parts[::-1].index(root) :])
+    return Path(filename).name
+
+
+def _portable(message: str) -> str:
+    """A message that names neither the data folder nor the current one."""
+    for place, name in ((os.environ.get("DUOGP_DATA"), "$DUOGP_DATA"), (str(Path.cwd()), ".")):
+        if place and len(place) > 1:
+            message = message.replace(place, name)
+    return message

@@ -1,0 +1,146 @@
+"""From a method's recipe to a model: the only place that knows which class stands behind which name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from duogp.bases import Basis, Conditional, Coupled, Separate
+from duogp.kernels import Kernel, Scale, Stationary, make_kernel
+from duogp.likelihoods import GaussianLikelihood, Likelihood
+from duogp.linalg import Numerics
+from duogp.means import make_mean
+from duogp.methods import Method
+from duogp.model import Model
+from duogp.objectives import GammaRobust, Objective, elbo, predictive, vfitc
+from duogp.parameters import batched
+from duogp.settings import Settings
+from duogp.variational import CholeskyQ, DiagonalQ, PointQ, Q
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What a basis is made of. Parameters lead with [replicates, outputs]."""
+
+    settings: Settings
+    omega: str
+    batch_shape: tuple[int, int]
+    inducing: Tensor  # [R, 1, M, d]
+    extra: Tensor | None  # [R, 1, M_extra, d]
+    new_kernel: Callable[[], Kernel]
+    new_q: Callable[..., Q]
+
+    @property
+    def num_inducing(self) -> int:
+        return self.inducing.shape[-2]
+
+
+def coupled(parts: Ingredients) -> Basis:
+    return Coupled(parts.new_kernel(), parts.inducing, parts.new_q(parts.num_inducing, parts.batch_shape))
+
+
+def separate(parts: Ingredients) -> Basis:
+    extra = parts.inducing.clone() if parts.extra is None else parts.extra
+    q = parts.new_q(parts.num_inducing, parts.batch_shape, mean_size=extra.shape[-2])
+    return Separate(parts.new_kernel(), extra, parts.inducing, q)
+
+
+def conditional(parts: Ingredients) -> Basis:
+    return Conditional(
+        parts.new_kernel(),
+        parts.new_kernel(),
+        parts.inducing,
+        parts.new_q(parts.num_inducing, parts.batch_shape),
+        whitening=parts.settings.whitening,  # type: ignore[arg-type]
+        omega=parts.omega,  # type: ignore[arg-type]
+    )
+
+
+BASES: dict[str, Callable[[Ingredients], Basis]] = {
+    "coupled": coupled,
+    "separate": separate,
+    "conditional": conditional,
+}
+QS: dict[str, type[Q]] = {"full": CholeskyQ, "diagonal": DiagonalQ, "point": PointQ}
+
+
+def make_objective(name: str, settings: Settings) -> Objective:
+    if name == "gamma-robust":
+        return GammaRobust(settings.gamma, settings.gpytorch_sign)
+    return {"elbo": elbo, "vfitc": vfitc, "predictive": predictive}[name]
+
+
+def make_likelihood(settings: Settings, outputs: int, fixed_noise: bool) -> Likelihood:
+    spec = settings.likelihood
+    if isinstance(spec, Likelihood):
+        return spec
+    if spec != "gaussian":
+        raise ValueError(f"likelihood must be 'gaussian' or a Likelihood object, got {spec!r}")
+    learn = not fixed_noise if settings.learn_noise is None else settings.learn_noise
+    floor = 1e-6 if learn or not fixed_noise else 1e-10
+    noise = settings.initial_noise if learn or not fixed_noise else 2 * floor
+    return GaussianLikelihood(outputs, noise=max(noise, 2 * floor), floor=floor, learn=learn)
+
+
+def initial_kernel(settings: Settings, dims: int) -> Kernel:
+    """The kernel one replicate starts from."""
+    kernel = make_kernel(settings.kernel, dims, ard=settings.ard, scale=settings.output_scale)
+    if isinstance(settings.kernel, str):
+        base = kernel.kernel if isinstance(kernel, Scale) else kernel
+        if isinstance(base, Stationary):
+            # √d: two standardised rows are about √(2d) apart, so that neighbours are neither alike nor strangers.
+            base.lengthscale.set_(settings.initial_lengthscale or math.sqrt(dims))
+    return kernel
+
+
+def build_model(
+    method: Method,
+    settings: Settings,
+    *,
+    inducing: Tensor,
+    extra: Tensor | None,
+    outputs: int,
+    num_data: int,
+    beta1: Tensor,
+    beta2: Tensor,
+    omega: str,
+    fixed_noise: bool,
+    generator: torch.Generator,
+) -> Model:
+    """R replicates of a method as one model, on the settings' device and in their precision."""
+    replicates, dims = inducing.shape[0], inducing.shape[-1]
+    dtype = settings.torch_dtype
+    batch_shape = (replicates, outputs)
+
+    def new_kernel() -> Kernel:
+        return batched(initial_kernel(settings, dims), batch_shape)
+
+    def new_q(*args: object, **kwargs: object) -> Q:
+        if method.q == "point":
+            kwargs["unwhitened"] = settings.log_prior == "unwhitened"
+        return QS[method.q](*args, **kwargs)  # type: ignore[arg-type]
+
+    parts = Ingredients(settings, omega, batch_shape, inducing, extra, new_kernel, new_q)
+    basis = BASES[method.basis](parts)
+    basis.initialise(generator)
+    if not settings.learn_inducing:
+        for name, parameter in basis.named_parameters():
+            if name.endswith("inducing"):
+                parameter.requires_grad_(False)
+    model = Model(
+        mean=batched(make_mean(settings.mean, dims), batch_shape),
+        basis=basis,
+        likelihood=batched(make_likelihood(settings, outputs, fixed_noise), (replicates,)),
+        objective=make_objective(method.objective, settings),
+        numerics=Numerics(replicates, settings.jitter, dtype),
+        num_data=num_data,
+        beta1=beta1,
+        beta2=beta2,
+    )
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model.to(settings.torch_device)

@@ -1,0 +1,87 @@
+"""The benchmark sets as files: ``<DUOGP_DATA>/<task>/<name>.npz``, unscaled, with any official split."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+ENVIRONMENT = "DUOGP_DATA"
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """One benchmark set, unscaled."""
+
+    name: str  # "regression/pol"
+    X: NDArray  # [n, d]; images in [0, 1]
+    y: NDArray  # [n], or [n, P] for several outputs; class numbers from 0 are int64
+    test_mask: NDArray[np.bool_] | None = None  # [n, splits], True = test
+    is_test: NDArray[np.bool_] | None = None  # [n], the official test set
+    extra: dict[str, NDArray] = field(default_factory=dict)  # whatever else the file holds
+
+    @property
+    def task(self) -> str:
+        """The folder: "regression", "classification", "robot", "toy"."""
+        return self.name.split("/")[0]
+
+
+def data_root() -> Path | None:
+    """The folder that the environment variable DUOGP_DATA names, None when it is not set."""
+    folder = os.environ.get(ENVIRONMENT)
+    return Path(folder) if folder else None
+
+
+def available() -> list[str]:
+    """Names such as "regression/pol" of every set found; empty without DUOGP_DATA."""
+    root = data_root()
+    if root is None or not root.is_dir():
+        return []
+    return sorted(f"{path.parent.name}/{path.stem}" for path in root.glob("*/*.npz") if _is_dataset(path))
+
+
+def load(name: str) -> Dataset:
+    """The set called `name`: "regression/pol", or just "pol" where no other folder has one of that name."""
+    full = _resolve(name)
+    root = data_root()
+    assert root is not None  # _resolve found the file there
+    with np.load(root / f"{full}.npz", allow_pickle=False) as archive:
+        arrays = {key: archive[key] for key in archive.files}
+    X = arrays.pop("X")
+    if X.dtype == np.uint8:  # images
+        X = X.astype(np.float32) / np.float32(255)
+    y = arrays.pop("y") if "y" in arrays else arrays.pop("Y")
+    if y.dtype.kind in "iu":
+        y = y.astype(np.int64)
+    return Dataset(full, X, y, arrays.pop("test_mask", None), arrays.pop("is_test", None), arrays)
+
+
+def _resolve(name: str) -> str:
+    root = data_root()
+    if root is None:
+        raise FileNotFoundError(
+            f"data set {name!r}: the environment variable {ENVIRONMENT} is not set. Point it at the "
+            f"folder that holds regression/, classification/, …: export {ENVIRONMENT}=<folder>"
+        )
+    names = available()
+    matches = [full for full in names if name in (full, full.split("/")[1])]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise ValueError(f"data set {name!r} is ambiguous: say one of {', '.join(matches)}")
+    if not names:
+        raise FileNotFoundError(f"data set {name!r}: {ENVIRONMENT}={root} holds no <task>/<name>.npz files")
+    close = difflib.get_close_matches(name, names + [full.split("/")[1] for full in names], n=3)
+    hint = f" (did you mean {', '.join(close)}?)" if close else ""
+    raise FileNotFoundError(
+        f"data set {name!r} is not in {ENVIRONMENT}={root}{hint}; duogp.data.available() lists the names"
+    )
+
+
+def _is_dataset(path: Path) -> bool:
+    with np.load(path, allow_pickle=False) as archive:  # reads only the table of contents
+        return "X" in archive.files and ("y" in archive.files or "Y" in archive.files)

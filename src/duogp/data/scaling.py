@@ -1,0 +1,115 @@
+"""Affine scaling of columns that survives any magnitude a float can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+# Columns with parameters past this are transformed in quarters, so that a − shift cannot overflow.
+_HUGE = 1e300
+
+
+@dataclass(frozen=True, eq=False)
+class Scaler:
+    """``transform(A) = (A − shift) / scale`` column by column; `shift` and `scale` are float64 ``[d]``.
+
+    A vector ``[n]`` (a target) is one column and stays a vector. A constant column gets scale 1: it becomes
+    zeros, and predictions come back in the original units without a made-up amplitude.
+    """
+
+    shift: Floats
+    scale: Floats
+
+    def __post_init__(self) -> None:
+        for name in ("shift", "scale"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
+        if self.shift.ndim != 1 or self.shift.shape != self.scale.shape:
+            raise ValueError(
+                f"shift and scale must be vectors of one length, got shapes {self.shift.shape} "
+                f"and {self.scale.shape}"
+            )
+        if not (np.isfinite(self.shift).all() and np.isfinite(self.scale).all() and (self.scale > 0).all()):
+            raise ValueError("shift must be finite, scale finite and positive")
+
+    @classmethod
+    def identity(cls, d: int) -> Scaler:
+        """Changes nothing."""
+        return cls(np.zeros(d), np.ones(d))
+
+    @classmethod
+    def standard(cls, A: NDArray, *, ddof: int = 1, epsilon: float = 0.0) -> Scaler:
+        """To mean 0 and standard deviation 1; `epsilon` is added to the standard deviation."""
+        moments = [_moments(column, ddof) for column in _columns(A)]
+        shift, scale = np.array(moments, dtype=np.float64).reshape(-1, 2).T
+        return cls(shift, scale + epsilon)
+
+    @classmethod
+    def minmax(cls, A: NDArray) -> Scaler:
+        """To [−1, 1]."""
+        columns = _columns(A)
+        low = np.array([column.min() for column in columns], dtype=np.float64)
+        high = np.array([column.max() for column in columns], dtype=np.float64)
+        half = high / 2 - low / 2  # halves first: high − low may overflow
+        half = np.where((half == 0) & (high > low), np.finfo(np.float64).smallest_subnormal, half)
+        return cls(np.where(high > low, high / 2 + low / 2, low), np.where(high > low, half, 1.0))
+
+    def transform(self, A: NDArray) -> NDArray:
+        """(A − shift) / scale. float32 stays float32, anything else becomes float64."""
+        self._check(A)
+        quarter = np.where(np.maximum(np.abs(self.shift), self.scale) > _HUGE, 0.25, 1.0)
+        out = (A * quarter - self.shift * quarter) / (self.scale * quarter)
+        return out.astype(_result_dtype(A), copy=False)
+
+    def inverse(self, A: NDArray) -> NDArray:
+        """A · scale + shift."""
+        self._check(A)
+        return (A * self.scale + self.shift).astype(_result_dtype(A), copy=False)
+
+    def to_dict(self) -> dict[str, list[float]]:
+        """Plain numbers for JSON; they round-trip exactly."""
+        return {"shift": self.shift.tolist(), "scale": self.scale.tolist()}
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> Scaler:
+        return cls(np.asarray(state["shift"], np.float64), np.asarray(state["scale"], np.float64))
+
+    def _check(self, A: NDArray) -> None:
+        d = A.shape[1] if A.ndim == 2 else 1
+        if A.ndim not in (1, 2) or d != self.shift.size:
+            raise ValueError(
+                f"this scaler is for {self.shift.size} column(s), got an array of shape {A.shape}"
+            )
+
+
+def _columns(A: NDArray) -> list[NDArray]:
+    if A.ndim not in (1, 2) or A.shape[0] == 0:
+        raise ValueError(f"A must be a non-empty [n] or [n, d] array, got shape {A.shape}")
+    return list(A[:, None].T if A.ndim == 1 else A.T)
+
+
+def _moments(column: NDArray, ddof: int) -> tuple[float, float]:
+    """Mean and standard deviation, computed on values brought to [−1, 1] by an exact power of two."""
+    values = column.astype(np.float64)
+    largest = np.abs(values).max()
+    if largest == 0 or values.size <= ddof or values.min() == values.max():
+        return float(values[0]), 1.0
+    exponent = int(np.frexp(largest)[1])
+    values = np.ldexp(values, -exponent)
+    mean = values.mean()
+    values -= mean
+    std = np.sqrt(np.sum(values**2) / (values.size - ddof))
+    eps = np.finfo(column.dtype).eps if column.dtype.kind == "f" else np.finfo(np.float64).eps
+    if std <= 4 * eps:  # constant but for rounding
+        return float(np.ldexp(mean, exponent)), 1.0
+    mean += values.mean()  # the rounding of the first mean, felt by columns such as 1e12 ± 1
+    scale = float(np.ldexp(std, exponent))
+    return float(np.ldexp(mean, exponent)), scale if scale > 0 else float(largest)
+
+
+def _result_dtype(A: NDArray) -> type[np.floating]:
+    return np.float32 if A.dtype == np.float32 else np.float64

@@ -1,0 +1,203 @@
+"""Whatever users call a table or a column, as finite numpy arrays, or an error that says what to change.
+
+Frames are recognised by what they can do, never by importing their library. Every message names the argument,
+what came and what was expected. Some wordings ("Reshape your data", "Complex data not supported",
+"0 feature(s)", "1 sample", "requires y") are those that scikit-learn's estimator checks look for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from numpy.typing import NDArray
+
+# Larger float32 matrices are kept as they are: doubling them would cost more memory than precision is worth.
+KEEP_FLOAT32_ABOVE = 50_000_000
+
+
+class UnsupportedDtypeError(TypeError, ValueError):
+    """Values that are not real numbers. A TypeError by nature; scikit-learn's checks expect a ValueError."""
+
+
+def as_matrix(X: Any, name: str = "X", *, min_rows: int = 2) -> NDArray:
+    """Inputs as a finite ``[n, d]`` array of float64 (float32 stays so past `KEEP_FLOAT32_ABOVE` elements).
+
+    Takes lists, numpy arrays, torch tensors, pandas and polars frames and pyarrow tables. Fitting needs two
+    rows (there is no scale in one); prediction passes ``min_rows=1``.
+    """
+    array, labels = _to_array(X, name)
+    if array.ndim < 2:
+        raise ValueError(
+            f"{name}: expected a 2D array [n, d], got a {array.ndim}D array of shape {array.shape}. "
+            f"Reshape your data: {name}.reshape(-1, 1) if it is one feature, {name}.reshape(1, -1) if it is "
+            "one sample"
+        )
+    if array.ndim > 2:
+        raise ValueError(
+            f"{name}: expected a 2D array [n, d], got shape {array.shape}; flatten each row first"
+        )
+    n, d = array.shape
+    if d == 0:
+        raise ValueError(
+            f"{name}: found 0 feature(s) (shape={array.shape}) while a minimum of 1 is required."
+        )
+    if n < min_rows:
+        found = {0: "no samples (it is empty)", 1: "1 sample"}.get(n, f"{n} samples")
+        raise ValueError(f"{name}: found {found}, shape {array.shape}; at least {min_rows} rows are required")
+    _require_finite(array, labels, name)
+    return array
+
+
+def as_target(y: Any, n: int, name: str = "y") -> NDArray:
+    """Real targets as a finite ``[n]`` or ``[n, P]`` array; `n` is the number of rows of X."""
+    if y is None:
+        raise ValueError(
+            f"requires y to be passed, but the target {name} is None; expected an array of {n} numbers"
+        )
+    array, labels = _to_array(y, name)
+    if array.ndim not in (1, 2):
+        raise ValueError(f"{name}: expected shape [n] or [n, P], got {array.shape}")
+    _require_length(array, n, name)
+    if array.ndim == 2 and array.shape[1] == 0:
+        raise ValueError(f"{name}: found 0 outputs (shape={array.shape}) while a minimum of 1 is required")
+    _require_finite(array, labels, name)
+    return array
+
+
+def as_row_vector(
+    values: Any, n: int, name: str = "sample_weight", *, allow_zero: bool = False
+) -> NDArray[np.float64]:
+    """One positive number per row (weights, known noise variances) ``[n]``; a single number is repeated."""
+    array, labels = _to_array(values, name)
+    if array.ndim == 0:
+        array = np.full(n, array)
+    if array.ndim != 1:
+        raise ValueError(f"{name}: expected one number per row, shape ({n},), got shape {array.shape}")
+    _require_length(array, n, name)
+    _require_finite(array, labels, name)
+    bad = np.flatnonzero(array < 0 if allow_zero else array <= 0)
+    if bad.size:
+        wanted = "must not be negative" if allow_zero else "must be positive"
+        raise ValueError(
+            f"{name} {wanted}: {bad.size} of {n} are not, first row {bad[0]} ({array[bad[0]]:g})"
+        )
+    return array.astype(np.float64, copy=False)
+
+
+def _to_array(data: Any, name: str) -> tuple[NDArray, list[str] | None]:
+    """A real floating-point array of any shape, and its column labels where the source has them."""
+    if scipy.sparse.issparse(data) or (isinstance(data, torch.Tensor) and data.layout != torch.strided):
+        raise TypeError(
+            f"{name}: sparse data ({type(data).__name__}) is not supported; pass {name}.toarray()"
+        )
+    columns = _frame_columns(data)
+    if columns is not None:
+        labels = [label for label, _ in columns]
+        arrays = [_real(values, name, label) for label, values in columns]
+        rows = len(arrays[0]) if arrays else len(data)
+        return (np.column_stack(arrays) if arrays else np.empty((rows, 0))), labels
+    if isinstance(data, torch.Tensor):
+        tensor = data.detach().cpu()
+        data = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    elif isinstance(data, np.ma.MaskedArray):
+        data = np.ma.filled(
+            data.astype(np.float64), np.nan
+        )  # masked is missing, and missing is refused below
+    elif hasattr(data, "to_numpy"):  # a Series or an arrow column
+        data = data.to_numpy()
+    return _real(_ndarray(data, name), name, None), None
+
+
+def _ndarray(data: Any, name: str) -> NDArray:
+    if isinstance(data, np.ndarray):
+        return np.asarray(data)
+    try:
+        array = np.asarray(data)
+        if array.dtype.kind in "US":  # numpy turned the numbers beside a string into strings too
+            array = np.asarray(data, dtype=object)
+    except ValueError as error:
+        raise ValueError(f"{name}: rows of unequal length cannot form an array ({error})") from error
+    return array
+
+
+def _frame_columns(data: Any) -> list[tuple[str, NDArray]] | None:
+    """(label, values) per column, or None when `data` is not a frame.
+
+    Column by column, since a frame of mixed dtypes as a whole becomes an array of objects.
+    """
+    if hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas; by position, as labels may repeat
+        return [(str(label), data.iloc[:, j].to_numpy()) for j, label in enumerate(data.columns)]
+    if hasattr(data, "get_columns"):  # polars
+        return [(str(column.name), column.to_numpy()) for column in data.get_columns()]
+    if hasattr(data, "column_names") and hasattr(data, "column"):  # pyarrow
+        return [(str(label), _arrow(data.column(j))) for j, label in enumerate(data.column_names)]
+    return None
+
+
+def _arrow(column: Any) -> NDArray:
+    """A Table's column is chunked and always copies; a RecordBatch's copies only when told to."""
+    return column.to_numpy() if hasattr(column, "chunks") else column.to_numpy(zero_copy_only=False)
+
+
+def _real(array: NDArray, name: str, label: str | None) -> NDArray:
+    """As float64 (or large float32); `label` names the column in errors."""
+    where = name if label is None else f"{name}, column {label!r}"
+    kind = array.dtype.kind
+    if kind == "c":
+        raise UnsupportedDtypeError(f"{where}: Complex data not supported, expected real numbers")
+    if kind in "OUST":
+        return _from_objects(array.astype(object), name, label)
+    if kind not in "fiub":
+        raise UnsupportedDtypeError(f"{where}: dtype {array.dtype} is not numeric, expected real numbers")
+    if array.dtype == np.float32 and array.size > KEEP_FLOAT32_ABOVE:
+        return array
+    with np.errstate(over="ignore"):  # a long double past 1.8e308 becomes inf, which is reported as such
+        return array.astype(np.float64, copy=False)
+
+
+def _from_objects(array: NDArray, name: str, label: str | None) -> NDArray[np.float64]:
+    """Numbers in an object array are taken one by one; None and NA become NaN; anything else is named."""
+    out = np.empty(array.shape)
+    for index in np.ndindex(array.shape):
+        value = array[index]
+        column = label if label is not None else (index[1] if len(index) > 1 else None)
+        where = name if column is None else f"{name}, column {column!r}"
+        if value is None or type(value).__name__ in ("NAType", "NaTType"):
+            out[index] = np.nan
+            continue
+        if isinstance(value, str | bytes | complex | np.complexfloating):
+            raise UnsupportedDtypeError(
+                f"{where}: found {value!r} of type {type(value).__name__} in row {index[0] if index else 0}, "
+                "expected real numbers; encode text and categories as numbers first"
+            )
+        try:
+            out[index] = float(value)
+        except (TypeError, ValueError) as error:
+            raise UnsupportedDtypeError(f"{where}: row {index[0] if index else 0}: {error}") from error
+        except OverflowError:
+            out[index] = np.inf
+    return out
+
+
+def _require_length(array: NDArray, n: int, name: str) -> None:
+    if array.shape[0] != n:
+        raise ValueError(f"{name} has {array.shape[0]} rows but X has {n}: lengths must agree")
+
+
+def _require_finite(array: NDArray, labels: list[str] | None, name: str) -> None:
+    finite = np.isfinite(array)
+    if finite.all():
+        return
+    bad = np.argwhere(~finite)
+    first = array[tuple(bad[0])]
+    place = f"row {bad[0][0]}"
+    if array.ndim == 2:
+        column = bad[0][1]
+        place += f", column {labels[column]!r}" if labels is not None else f", column {column}"
+    raise ValueError(
+        f"{name} contains {len(bad)} value(s) that are NaN or inf, the first ({first}) at {place}; "
+        "expected finite numbers: drop or impute them"
+    )

@@ -1,0 +1,72 @@
+"""Kernels k(x, x′): dense, differentiable, no laziness."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+from duogp.kernels.adapter import GPyTorchKernel, is_gpytorch_kernel
+from duogp.kernels.base import FeatureMap, Kernel
+from duogp.kernels.compose import ActiveDims, Product, Scale, Sum
+from duogp.kernels.distance import squared_distance
+from duogp.kernels.finite import Constant, Linear
+from duogp.kernels.hamming import Hamming
+from duogp.kernels.stationary import (
+    RBF,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    RationalQuadratic,
+    Stationary,
+)
+
+KERNELS: dict[str, type[Kernel]] = {
+    "rbf": RBF,
+    "matern12": Matern12,
+    "matern32": Matern32,
+    "matern52": Matern52,
+    "rq": RationalQuadratic,
+    "periodic": Periodic,
+    "linear": Linear,
+    "constant": Constant,
+    "hamming": Hamming,
+}
+
+__all__ = [
+    "KERNELS",
+    "RBF",
+    "ActiveDims",
+    "Constant",
+    "FeatureMap",
+    "GPyTorchKernel",
+    "Hamming",
+    "Kernel",
+    "Linear",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "Periodic",
+    "Product",
+    "RationalQuadratic",
+    "Scale",
+    "Stationary",
+    "Sum",
+    "make_kernel",
+    "squared_distance",
+]
+
+
+def make_kernel(spec: str | Kernel | Any, dims: int, *, ard: bool = True, scale: bool = True) -> Kernel:
+    """A kernel from its name ("matern52", "Matern-5/2"), or a copy of a kernel (ours or gpytorch's)."""
+    if isinstance(spec, Kernel):
+        return copy.deepcopy(spec)
+    if is_gpytorch_kernel(spec):
+        return GPyTorchKernel(copy.deepcopy(spec))
+    kind = KERNELS.get(re.sub(r"[^a-z0-9]", "", spec.lower())) if isinstance(spec, str) else None
+    if kind is None:
+        raise ValueError(f"unknown kernel {spec!r}; the names are {', '.join(KERNELS)}")
+    # The constant kernel is the one that looks at no column of x.
+    kernel = Constant() if kind is Constant else kind(dims, ard=ard)
+    return Scale(kernel) if scale else kernel

@@ -1,0 +1,45 @@
+"""Random numbers for features: float64, from the caller's generator, on the device of the parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from scipy.special import gammaincinv
+from torch import Tensor
+
+
+def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    device = generator.device if generator is not None else like.device
+    return torch.randn(*shape, generator=generator, device=device, dtype=torch.float64).to(like.device)
+
+
+def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    device = generator.device if generator is not None else like.device
+    return torch.rand(*shape, generator=generator, device=device, dtype=torch.float64).to(like.device)
+
+
+def angle(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    return 2.0 * math.pi * uniform(shape, like, generator)
+
+
+def sign(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    return torch.where(uniform(shape, like, generator) < 0.5, -1.0, 1.0).double()
+
+
+def poisson(rate: Tensor, generator: torch.Generator | None) -> Tensor:
+    device = generator.device if generator is not None else rate.device
+    return torch.poisson(rate.double().to(device), generator=generator).to(rate.device)
+
+
+def chi2(dof: int, shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """A sum of dof squared normals."""
+    return normal((dof, *shape), like, generator).square().sum(0)
+
+
+def gamma(concentration: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Gamma(concentration, 1) by inverting its distribution function (torch's own takes no generator)."""
+    u = uniform(concentration.shape, concentration, generator).cpu().numpy()
+    draws = gammaincinv(concentration.double().cpu().numpy(), u)
+    return torch.as_tensor(draws, dtype=torch.float64).to(concentration.device)

@@ -1,0 +1,75 @@
+"""Kernels of finitely many features: linear and constant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from duogp.kernels import draws
+from duogp.kernels.base import FeatureMap, Kernel, check_dims
+from duogp.parameters import Positive, Prior
+
+
+class Linear(Kernel):
+    """Σ_d v_d x_d x′_d."""
+
+    def __init__(
+        self,
+        dims: int = 1,
+        *,
+        ard: bool = True,
+        variance: float | Sequence[float] = 1.0,
+        prior: Prior | None = None,
+    ) -> None:
+        super().__init__()
+        self.dims, self.ard = dims, ard
+        self.variance = Positive(variance, (dims if ard else 1,), prior=prior)
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.variance.raw.shape[:-1]
+
+    def settings(self) -> dict[str, Any]:
+        return {"dims": self.dims, "ard": self.ard}
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        check_dims(self, self.dims, x1, x2)
+        return (x1 * self.variance().to(x1.dtype)[..., None, :]) @ x2.mT
+
+    def diag(self, x: Tensor) -> Tensor:
+        check_dims(self, self.dims, x)
+        return (x.square() * self.variance().to(x.dtype)[..., None, :]).sum(-1)
+
+    @torch.no_grad()
+    def unbiased_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
+        """xᵀg with g ~ N(0, diag v)."""
+        root = self.variance().double().sqrt()[..., None]  # [*b, d or 1, 1]
+        g = root * draws.normal((*self.batch_shape, self.dims, num), root, generator)
+        return lambda x: (x.double() @ g).to(x.dtype)
+
+    @torch.no_grad()
+    def prior_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
+        """Exact: √v_d x_d."""
+        root = self.variance().sqrt()[..., None, :]
+        return lambda x: x * root.to(x.dtype)
+
+
+class Constant(Kernel):
+    """k(x, x′) = 1: an unknown level; scale it to give it a variance."""
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        shape = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+        return x1.new_ones(()).expand(*shape, x1.shape[-2], x2.shape[-2])
+
+    def diag(self, x: Tensor) -> Tensor:
+        return x.new_ones(()).expand(x.shape[:-1])
+
+    def unbiased_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
+        return lambda x: x.new_ones(()).expand(*x.shape[:-1], num)
+
+    def prior_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
+        """Exact: one feature, always 1."""
+        return self.unbiased_features(1)

@@ -1,0 +1,105 @@
+"""THE REGISTRY: one line per named method of the papers. This is the table of contents of the field.
+
+A method is a choice at each arrow: a basis, a q(u), an objective. `is_bound` says whether its objective is a
+lower bound on log p(y) at its default weights; `parameters` counts the variational parameters of one output.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+CITATIONS = {
+    "titsias2009": "Titsias 2009, Variational Learning of Inducing Variables in Sparse Gaussian Processes",
+    "hensman2013": "Hensman, Fusi, Lawrence 2013, Gaussian Processes for Big Data",
+    "knoblauch2019": "Knoblauch, Jewson, Damoulas 2019, Generalized Variational Inference",
+    "jankowiak2020": "Jankowiak, Pleiss, Gardner 2020, Parametric Gaussian Process Regressors",
+    "zhu2023": "Zhu, Wu, Maus, Gardner, Bindel 2023, Variational Gaussian Processes with Decoupled Conditionals",
+}
+
+
+@dataclass(frozen=True)
+class Method:
+    """One named method. ``defaults`` are settings that belong to it; the user's settings win."""
+
+    name: str
+    basis: str
+    q: str
+    objective: str
+    is_bound: bool
+    citation: str
+    summary: str
+    defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def reference(self) -> str:
+        return CITATIONS[self.citation]
+
+    def num_variational_parameters(self, num_inducing: int, num_extra: int | None = None) -> int:
+        """Size of q for one output: the mean (on the extra points where there are any) and S."""
+        mean = num_inducing if self.basis != "separate" or num_extra is None else num_extra
+        return mean + COVARIANCE_SIZE[self.q](num_inducing)
+
+    @property
+    def variational_parameters(self) -> str:
+        """The count as a formula in M (inducing points) and E (extra points)."""
+        return ("E" if self.basis == "separate" else "M") + COVARIANCE_FORMULA[self.q]
+
+
+COVARIANCE_SIZE: dict[str, Callable[[int], int]] = {
+    "full": lambda m: m * (m + 1) // 2,
+    "diagonal": lambda m: m,
+    "point": lambda m: 0,
+}
+COVARIANCE_FORMULA = {"full": " + M(M+1)/2", "diagonal": " + M", "point": ""}
+
+
+class Registry(Mapping[str, Method]):
+    """Methods by name; unknown names are answered with the nearest known one."""
+
+    def __init__(self, methods: list[Method], aliases: Mapping[str, str]) -> None:
+        self._methods = {method.name: method for method in methods}
+        self.aliases = dict(aliases)
+
+    def __getitem__(self, name: str) -> Method:
+        if not isinstance(name, str):
+            raise TypeError(f"method must be a name, got {type(name).__name__}")
+        key = self.aliases.get(name.lower(), name.lower())
+        if key not in self._methods:
+            near = difflib.get_close_matches(key, [*self._methods, *self.aliases], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"unknown method {name!r}{hint} The methods are {', '.join(self._methods)}")
+        return self._methods[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._methods)
+
+    def __len__(self) -> int:
+        return len(self._methods)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (name.lower() in self._methods or name.lower() in self.aliases)
+
+
+def _defaults(**settings: Any) -> Mapping[str, Any]:
+    return MappingProxyType(settings)
+
+
+# fmt: off
+METHODS = Registry([
+    #      name            basis          q           objective       bound  paper            in a sentence
+    Method("svgp",         "coupled",     "full",     "elbo",         True,  "hensman2013",   "sparse variational GP"),
+    Method("map",          "coupled",     "point",    "elbo",         False, "jankowiak2020", "inducing values as parameters"),
+    Method("gamma-robust", "coupled",     "full",     "gamma-robust", False, "knoblauch2019", "γ-divergence: outliers weigh less"),
+    Method("vfitc",        "coupled",     "full",     "vfitc",        False, "jankowiak2020", "stochastic FITC: a bound on FITC's evidence"),
+    Method("ppgpr-delta",  "coupled",     "point",    "predictive",   False, "jankowiak2020", "parametric predictive, q(u) a point"),
+    Method("ppgpr-mf",     "coupled",     "diagonal", "predictive",   False, "jankowiak2020", "parametric predictive, mean-field q(u)"),
+    Method("ppgpr-chol",   "coupled",     "full",     "predictive",   False, "jankowiak2020", "parametric predictive, full q(u)"),
+    Method("ppgpr-mfd",    "separate",    "diagonal", "predictive",   False, "jankowiak2020", "parametric predictive, own points for the mean"),
+    Method("dcsvgp",       "conditional", "full",     "elbo",         False, "zhu2023",       "decoupled conditionals", _defaults(beta2=1e-3)),
+    Method("dcppgpr",      "conditional", "full",     "predictive",   False, "zhu2023",       "decoupled conditionals, predictive", _defaults(beta2=1e-3)),
+], aliases={"ppgpr": "ppgpr-chol"})
+# fmt: on

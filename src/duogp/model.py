@@ -1,0 +1,138 @@
+"""A model: prior mean + basis + likelihood, and the loss that trains them.
+
+Shapes: a batch is x [R, n, d], y [R, outputs, n]; inside, everything leads with [replicate, latent].
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from duogp.bases.base import Basis
+from duogp.bases.conditional import Conditional
+from duogp.bases.linear_form import LinearForm
+from duogp.bases.marginals import Marginals
+from duogp.likelihoods.base import Likelihood
+from duogp.linalg import Numerics
+from duogp.objectives import Objective
+from duogp.parameters import log_prior
+
+
+class Batch(NamedTuple):
+    """Rows of every replicate."""
+
+    x: Tensor  # [R, n, d]
+    y: Tensor  # [R, outputs, n]
+    noise: Tensor | None = None  # fixed noise variance of the rows, [R, n]
+    weight: Tensor | None = None  # [R, n]
+
+
+class Model(nn.Module):
+    """R replicates of one model, trained as one. The loss is per datum: −(1/B) Σ data + (1/N)(β₁KL + β₂Ω)."""
+
+    beta1: Tensor
+    beta2: Tensor
+    num_data: Tensor
+
+    def __init__(
+        self,
+        mean: nn.Module,
+        basis: Basis,
+        likelihood: Likelihood,
+        objective: Objective,
+        numerics: Numerics,
+        num_data: int,
+        beta1: Tensor | float = 1.0,
+        beta2: Tensor | float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.mean = mean
+        self.basis = basis
+        self.likelihood = likelihood
+        self.objective = objective
+        self.numerics = numerics
+        replicates = numerics.jitter.shape[0]
+        for name, beta in (("beta1", beta1), ("beta2", beta2)):
+            values = torch.as_tensor(beta, dtype=torch.float64).expand(replicates).clone()
+            self.register_buffer(name, values)
+        self.register_buffer("num_data", torch.full((replicates,), float(num_data), dtype=torch.float64))
+        # Decided once, on the host: Ω costs nothing when no replicate asks for it.
+        self.uses_omega = isinstance(basis, Conditional) and bool((self.beta2 != 0).any())
+        self._has_priors = any(getattr(m, "prior", None) is not None for m in self.modules())
+
+    @property
+    def replicates(self) -> int:
+        return self.beta1.shape[0]
+
+    @property
+    def likelihood_outputs(self) -> int:
+        return int(getattr(self.likelihood, "outputs", 1))
+
+    def factors(self) -> Any:
+        return self.basis.factors(self.numerics)
+
+    def marginals(self, x: Tensor, factors: Any | None = None) -> Marginals:
+        """q(f(x)) with the prior mean, x [R, n, d]."""
+        x = x.unsqueeze(-3)
+        f = self.basis.marginals(x, self.factors() if factors is None else factors)
+        return f._replace(mean=f.mean + self.mean(x))
+
+    def terms(self, batch: Batch, factors: Any | None = None) -> tuple[Tensor, Tensor]:
+        """Data term of each row [R, n] and the weighed regulariser [R]."""
+        x = batch.x.unsqueeze(-3)
+        f, penalties = self.basis.evaluate(
+            x, self.factors() if factors is None else factors, self.numerics, with_omega=self.uses_omega
+        )
+        f = f._replace(mean=f.mean + self.mean(x))
+        data = self.objective(self.likelihood.bind(batch.noise), f, batch.y)
+        if batch.weight is not None:
+            data = data * batch.weight
+        regulariser = self.beta1 * penalties.kl
+        if penalties.omega is not None:
+            regulariser = regulariser + self.beta2 * self.omega_scale(batch.x.shape[-2]) * penalties.omega
+        return data, regulariser
+
+    def omega_scale(self, rows: int) -> Tensor | float:
+        """N/B for one block of a fixed partition; 1 for the batch as the reference code has it, and for all rows."""
+        return (
+            self.num_data / rows
+            if isinstance(self.basis, Conditional) and self.basis.omega == "blocks"
+            else 1.0
+        )
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The negative objective per datum, [R]."""
+        data, regulariser = self.terms(batch)
+        return -data.mean(-1) + (regulariser - self.prior()) / self.num_data
+
+    def prior(self) -> Tensor | float:
+        """log p(hyperparameters), [R]; 0.0 without priors."""
+        return log_prior(self, batch_dims=1) if self._has_priors else 0.0
+
+    def linear_form(self, dtype: torch.dtype = torch.float64) -> LinearForm:
+        """The frozen posterior, factorised in the given precision (without the prior mean)."""
+        numerics = self.numerics
+        previous, numerics.dtype = numerics.dtype, dtype
+        try:
+            return self.basis.linear_form(self.factors())
+        finally:
+            numerics.dtype = previous
+
+
+def take_replicate(model: Model, index: int) -> Model:
+    """One replicate as a model of its own (with a leading dimension of size one)."""
+    if model.replicates == 1:
+        return model
+    out = copy.deepcopy(model)
+    for part in out.modules():
+        for name, p in part._parameters.items():
+            if p is not None:
+                part._parameters[name] = nn.Parameter(p.detach()[index : index + 1].clone(), p.requires_grad)
+    for part in (out, out.numerics):
+        for name, b in part._buffers.items():
+            if b is not None:
+                part._buffers[name] = b[index : index + 1].clone()
+    return out

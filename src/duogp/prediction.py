@@ -1,0 +1,45 @@
+"""What a fitted model says about new rows, its variance in three parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Arrays [n], or [n, outputs] for several outputs, in the units of the targets."""
+
+    mean: Array
+    residual: Array  # distributional: prior variance the inducing points do not explain (far from the data)
+    explained: Array  # within-data: what remains uncertain about the inducing values
+    noise: Array  # observation noise
+
+    @property
+    def function_variance(self) -> Array:
+        """Variance of f, without observation noise."""
+        return self.residual + self.explained
+
+    @property
+    def variance(self) -> Array:
+        """Variance of a new observation."""
+        return self.residual + self.explained + self.noise
+
+    @property
+    def std(self) -> Array:
+        return np.sqrt(self.variance)
+
+    def interval(self, level: float = 0.95) -> tuple[Array, Array]:
+        """The central interval that holds a new observation with the given probability."""
+        if not 0 < level < 1:
+            raise ValueError(f"level must be in (0, 1), got {level}")
+        half = float(ndtri(0.5 + level / 2)) * self.std
+        return self.mean - half, self.mean + half
+
+    def __len__(self) -> int:
+        return len(self.mean)

@@ -1,0 +1,157 @@
+"""Every setting of a fit, with its default, checked by name, type and range in one place."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `duogp.fit` takes. ``None`` means: chosen from the method, the solver and the data."""
+
+    # the model
+    num_inducing: int = 500  #: points of the block that carries S
+    num_extra: int | None = (
+        None  #: points of the second block, where the method has one (Z_μ); as many by default
+    )
+    likelihood: Any = "gaussian"
+    mean: Any = "constant"  #: prior mean: "zero", "constant", "linear" or a module
+    kernel: Any = "matern52"  #: a name or a kernel object
+    ard: bool = True  #: one lengthscale per column
+    output_scale: bool = True  #: learn the prior variance (kernels given by name)
+    initial_lengthscale: float | None = None  #: √d by default, for standardised inputs
+    initial_noise: float = 0.1
+    learn_noise: bool | None = None  #: on, unless fixed noise is given
+    log_prior: str = "whitened"  #: of a point q(u): "whitened" or "unwhitened" (MATH §4)
+    gamma: float = 1.03  #: of the γ-robust objective
+    gpytorch_sign: bool = False  #: of the γ-robust normaliser, for comparison only
+
+    # what is optimised
+    beta1: float | Sequence[float] = 1.0  #: weight of the KL; a list is chosen from on validation rows
+    beta2: float | Sequence[float] | None = None  #: weight of Ω; a list is chosen from on validation rows
+    whitening: str = "Q"  #: of the conditional basis: "Q" or "K"
+    omega: str | None = None  #: rows that Ω sees: "batch" (as published), "blocks" (a bound), "full"
+    omega_block: int = 1024  #: rows of a block of Ω in closed-form training
+
+    # how
+    inducing_init: str = "kmeans"
+    learn_inducing: bool = True
+    solver: str = "auto"  #: "auto", "closed-form" or "stochastic"
+    epochs: int | None = None
+    batch_size: int = 1024
+    learning_rate: float | None = None
+    schedule: Any = None  #: "constant", "multistep", "cosine" or a function of the fraction done
+    validation_fraction: float | None = None
+    early_stopping: bool | None = None
+    patience: int = 10  #: evaluations without improvement before stopping
+    evaluate_every: int | None = None  #: epochs between looks at the validation rows
+    standardize: bool | str = True  #: True, False, or "minmax" for inputs in [−1, 1]
+
+    # where
+    device: str | None = None  #: "cpu", "cuda", ...; None: CUDA where there is one
+    dtype: str = "float64"
+    backend: str = "auto"  #: "auto", "eager" or "graph"
+    jitter: float | None = None  #: relative to the prior variance
+    random_state: int = 0
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("num_inducing", "batch_size", "patience", "omega_block"):
+            _positive_int(name, getattr(self, name))
+        for name in ("num_extra", "epochs", "evaluate_every"):
+            if getattr(self, name) is not None:
+                _positive_int(name, getattr(self, name))
+        for name in ("learning_rate", "initial_lengthscale", "jitter"):
+            if getattr(self, name) is not None:
+                _positive(name, getattr(self, name))
+        _positive("initial_noise", self.initial_noise)
+        for name in ("beta1", "beta2"):
+            for value in as_list(getattr(self, name)):
+                if not (isinstance(value, int | float) and value >= 0):
+                    raise ValueError(
+                        f"{name} must be a number ≥ 0 or a list of such numbers, got {getattr(self, name)!r}"
+                    )
+        if any(value == 0 for value in as_list(self.beta1)):
+            raise ValueError("beta1 must be above 0: without the KL, q(u) has no scale")
+        _one_of("solver", self.solver, ("auto", "closed-form", "stochastic"))
+        _one_of("whitening", self.whitening, ("Q", "K"))
+        _one_of("log_prior", self.log_prior, ("whitened", "unwhitened"))
+        _one_of("dtype", self.dtype, tuple(DTYPES))
+        _one_of("backend", self.backend, ("auto", "eager", "graph"))
+        _one_of("standardize", self.standardize, (True, False, "minmax"))
+        if self.omega is not None:
+            _one_of("omega", self.omega, ("batch", "blocks", "full"))
+        fraction = self.validation_fraction
+        if fraction is not None and not (isinstance(fraction, int | float) and 0 <= fraction < 1):
+            raise ValueError(f"validation_fraction must be in [0, 1), got {fraction!r}")
+        if isinstance(self.random_state, bool) or not isinstance(self.random_state, int):
+            raise TypeError(f"random_state must be an integer, got {self.random_state!r}")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return DTYPES[self.dtype]
+
+    @property
+    def torch_device(self) -> torch.device:
+        if self.device is None:
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError as error:
+            raise ValueError(
+                f"device must name a torch device such as 'cpu' or 'cuda', got {self.device!r}"
+            ) from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device is {self.device!r}, but this torch sees no CUDA device")
+        return device
+
+    def but(self, **changes: Any) -> Settings:
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; objects (kernels, modules, functions) by their representation."""
+        plain = (str, int, float, bool, type(None), list, tuple)
+        return {k: v if isinstance(v, plain) else repr(v) for k, v in asdict_shallow(self).items()}
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Settings:
+        """Settings from keywords; an unknown name is answered with the nearest known one."""
+        known = [f.name for f in fields(cls)]
+        for name in given:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; the settings are {', '.join(known)}"
+                raise TypeError(f"unknown setting {name!r}{hint}")
+        return cls(**given)
+
+
+def asdict_shallow(settings: Settings) -> dict[str, Any]:
+    return {f.name: getattr(settings, f.name) for f in fields(settings)}
+
+
+def as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+
+
+def _positive_int(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a positive integer, got {value!r}")
+
+
+def _positive(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{name} must be a positive number, got {value!r}")
+
+
+def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")

@@ -1,0 +1,25 @@
+"""The loop, its problems, its backends and its safety net."""
+
+from duogp.training.feed import Minibatches, Scaling, Table, chunks
+from duogp.training.history import History, Record
+from duogp.training.loop import Callback, Plan, Progression, train
+from duogp.training.problems import ClosedForm, Problem, Stochastic
+from duogp.training.schedules import SCHEDULES, make_schedule
+
+__all__ = [
+    "SCHEDULES",
+    "Callback",
+    "ClosedForm",
+    "History",
+    "Minibatches",
+    "Plan",
+    "Problem",
+    "Progression",
+    "Record",
+    "Scaling",
+    "Stochastic",
+    "Table",
+    "chunks",
+    "make_schedule",
+    "train",
+]

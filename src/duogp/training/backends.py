@@ -1,0 +1,114 @@
+"""How a step is executed: eagerly, or captured once as a CUDA graph and replayed. Same numbers either way."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from duogp.training.problems import Problem
+
+Backend = Literal["auto", "eager", "graph"]
+
+
+class StepBackend(ABC):
+    """Runs optimiser steps on a problem."""
+
+    def __init__(self, problem: Problem, parameters: list[Tensor], learning_rate: float) -> None:
+        self.problem = problem
+        self.parameters = parameters
+        self.optimizer = self._make_optimizer(learning_rate)
+
+    @abstractmethod
+    def _make_optimizer(self, learning_rate: float) -> torch.optim.Adam: ...
+
+    @abstractmethod
+    def run(self) -> Tensor:
+        """One step on the selected rows; the loss [R] stays on the device."""
+
+    @abstractmethod
+    def set_learning_rate(self, value: float) -> None: ...
+
+    def state(self) -> list[Tensor]:
+        """Every tensor of the optimiser, for snapshots."""
+        return [t for s in self.optimizer.state.values() for t in s.values() if isinstance(t, Tensor)]
+
+
+class Eager(StepBackend):
+    def _make_optimizer(self, learning_rate: float) -> torch.optim.Adam:
+        return torch.optim.Adam(self.parameters, lr=learning_rate)
+
+    def run(self) -> Tensor:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.problem.backward()
+        self.optimizer.step()
+        return loss
+
+    def set_learning_rate(self, value: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = value
+
+
+class CapturedGraph(StepBackend):
+    """The whole step (gather, loss, backward, Adam) as one CUDA graph. The learning rate is a device tensor."""
+
+    WARM_UP_STEPS = 3
+
+    def __init__(self, problem: Problem, parameters: list[Tensor], learning_rate: float) -> None:
+        self.rate = torch.tensor(learning_rate, dtype=torch.float32, device=parameters[0].device)
+        super().__init__(problem, parameters, learning_rate)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.loss: Tensor | None = None
+
+    def _make_optimizer(self, learning_rate: float) -> torch.optim.Adam:
+        return torch.optim.Adam(self.parameters, lr=self.rate, capturable=True)
+
+    def run(self) -> Tensor:
+        if self.graph is None:
+            self._capture()
+        assert self.graph is not None and self.loss is not None
+        self.graph.replay()
+        return self.loss
+
+    def set_learning_rate(self, value: float) -> None:
+        self.rate.fill_(value)
+
+    def _capture(self) -> None:
+        before = [p.detach().clone() for p in self.parameters]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(
+            stream
+        ):  # lazy initialisation (workspaces, optimiser state) must not be captured
+            for _ in range(self.WARM_UP_STEPS):
+                self._step()
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.no_grad():
+            for p, value in zip(self.parameters, before, strict=True):
+                p.copy_(value)
+            for t in self.state():
+                t.zero_()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.loss = self._step()
+
+    def _step(self) -> Tensor:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.problem.backward()
+        self.optimizer.step()
+        return loss
+
+
+def make_backend(
+    name: Backend, problem: Problem, parameters: list[Tensor], learning_rate: float
+) -> StepBackend:
+    on_cuda = parameters[0].is_cuda
+    if name == "graph" and not on_cuda:
+        raise ValueError("backend 'graph' needs parameters on a CUDA device")
+    if name not in ("auto", "eager", "graph"):
+        raise ValueError(f"backend must be 'auto', 'eager' or 'graph', got {name!r}")
+    captured = name == "graph" or (name == "auto" and on_cuda)
+    return (CapturedGraph if captured else Eager)(problem, parameters, learning_rate)

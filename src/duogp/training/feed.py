@@ -1,0 +1,91 @@
+"""Rows for the training step: they live on the device and are gathered there, never copied from the host.
+
+R replicates (splits, seeds, β values) share one X; each has its own rows and its own scaling. Every batch
+has the same shape, so nothing is captured or compiled twice: the last batch of an epoch is filled up with
+the first rows of the same permutation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from duogp.model import Batch
+
+
+class Scaling(NamedTuple):
+    """Each replicate's own scaling, applied after the gather."""
+
+    x_shift: Tensor  # [R, 1, d]
+    x_scale: Tensor
+    y_shift: Tensor  # [R, 1, outputs]
+    y_scale: Tensor
+
+
+@dataclass(frozen=True)
+class Table:
+    """All rows, on the device. Already scaled, or scaled per replicate when they are gathered."""
+
+    x: Tensor  # [N, d]
+    y: Tensor  # [N, outputs]
+    noise: Tensor | None = None  # [N] fixed noise variance
+    weight: Tensor | None = None  # [N]
+    scaling: Scaling | None = None
+    dtype: torch.dtype = torch.float64
+
+    def gather(self, rows: Tensor) -> Batch:
+        """The scaled rows [R, n] of every replicate."""
+        x, y = self.x[rows], self.y[rows]
+        noise = None if self.noise is None else self.noise[rows]
+        weight = None if self.weight is None else self.weight[rows].to(self.dtype)
+        if self.scaling is not None:
+            x = (x - self.scaling.x_shift) / self.scaling.x_scale
+            y = (y - self.scaling.y_shift) / self.scaling.y_scale
+            noise = None if noise is None else noise / self.scaling.y_scale[..., 0].square()
+        noise = None if noise is None else noise.to(self.dtype)
+        return Batch(x.to(self.dtype), y.mT.to(self.dtype), noise, weight)
+
+
+class Minibatches:
+    """Shuffled batches of every replicate's rows [R, n]; with ``blocks`` a fixed partition, visited in random order.
+
+    A partition needs equal blocks: the n mod (number of blocks) rows left over (fewer than there are
+    blocks) sit out.
+    """
+
+    def __init__(
+        self, rows: Tensor, batch_size: int, generator: torch.Generator, *, blocks: bool = False
+    ) -> None:
+        self.rows = rows
+        self.generator = generator
+        replicates, n = rows.shape
+        batch_size = min(batch_size, n)
+        self.steps = -(-n // batch_size)
+        self.batch_size = n // self.steps if blocks else batch_size
+        self.partition: Tensor | None = None
+        if blocks:
+            kept = self._shuffle()[:, : self.steps * self.batch_size]
+            self.partition = kept.reshape(replicates, self.steps, self.batch_size).transpose(0, 1)
+
+    def epoch(self) -> Tensor:
+        """Row indices of one pass over the data: [steps, R, batch]."""
+        if self.partition is not None:
+            order = torch.randperm(self.steps, generator=self.generator, device=self.rows.device)
+            return self.partition[order]
+        shuffled = self._shuffle()
+        missing = self.steps * self.batch_size - shuffled.shape[1]
+        shuffled = torch.cat([shuffled, shuffled[:, :missing]], 1)
+        return shuffled.reshape(shuffled.shape[0], self.steps, self.batch_size).transpose(0, 1)
+
+    def _shuffle(self) -> Tensor:
+        keys = torch.rand(self.rows.shape, generator=self.generator, device=self.rows.device)
+        return self.rows.gather(1, keys.argsort(1))
+
+
+def chunks(table: Table, rows: Tensor, size: int) -> list[Callable[[], Batch]]:
+    """All rows in consecutive pieces of at most ``size``, each gathered when it is asked for."""
+    return [lambda part=part: table.gather(part) for part in rows.split(size, dim=1)]  # type: ignore[misc]

@@ -1,0 +1,64 @@
+"""What happened during training: one record per epoch, and a picture of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class Record:
+    epoch: int
+    loss: float  # negative objective per datum, mean over the epoch's steps
+    seconds: float  # since the start of training
+    validation_nll: float | None = None
+    learning_rate: float | None = None
+
+
+@dataclass
+class History:
+    """The course of one fit."""
+
+    records: list[Record] = field(default_factory=list)
+    solver: str = ""
+    best_epoch: int | None = None
+    stopped_early: bool = False
+    rollbacks: int = 0
+    jitter: float | None = None
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __getitem__(self, index: int) -> Record:
+        return self.records[index]
+
+    def series(self, name: str) -> list[Any]:
+        """One column of the records, e.g. ``history.series("loss")``."""
+        return [getattr(record, name) for record in self.records]
+
+    def to_dict(self) -> dict[str, Any]:
+        columns = {name: self.series(name) for name in ("epoch", "loss", "validation_nll", "seconds")}
+        return {
+            **columns,
+            "solver": self.solver,
+            "best_epoch": self.best_epoch,
+            "stopped_early": self.stopped_early,
+            "rollbacks": self.rollbacks,
+            "jitter": self.jitter,
+            "total_seconds": self.seconds,
+        }
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Loss and validation NLL against epochs."""
+        from duogp.plots import history_plot
+
+        return history_plot(self, ax=ax)

@@ -1,0 +1,160 @@
+"""One loop for all: minibatch or closed form, eager or captured, one model or many replicates."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from duogp.errors import NumericalWarning
+from duogp.model import Batch, Model
+from duogp.training.backends import Backend, make_backend
+from duogp.training.guard import Guard
+from duogp.training.history import History, Record
+from duogp.training.problems import ClosedForm, Problem
+from duogp.training.progress import Progress
+from duogp.training.schedules import Schedule, constant
+from duogp.training.validation import BestState, mean_nll
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how fast to train."""
+
+    epochs: int
+    learning_rate: float
+    schedule: Schedule = constant
+    evaluate_every: int = 1  # epochs between looks at the validation rows
+    patience: int | None = None  # evaluations without improvement before a replicate stops; None: never
+    restore_best: bool = True  # leave with the state that was best on the validation rows
+    check_every: int = 50  # steps between looks at the device's health
+    backend: Backend = "auto"
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
+class Progression:
+    """What a callback sees after every epoch."""
+
+    epoch: int
+    model: Model
+    records: Sequence[Record]  # one per replicate
+
+
+#: A callback may return True to stop training.
+Callback = Callable[[Progression], bool | None]
+
+
+def train(
+    model: Model,
+    problem: Problem,
+    plan: Plan,
+    validation: Batch | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> list[History]:
+    """Train all replicates; returns one history for each. Never raises for numerical trouble."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if isinstance(problem, ClosedForm):  # q(u) is solved for, not descended
+        of_q = {id(p) for p in model.basis.q.parameters()}
+        parameters = [p for p in parameters if id(p) not in of_q]
+    backend = make_backend(plan.backend, problem, parameters, plan.learning_rate)
+    guard = Guard(model, backend)
+    best = None if validation is None else BestState(model, parameters, plan.patience)
+    histories = [
+        History(solver="closed-form" if isinstance(problem, ClosedForm) else "stochastic")
+        for _ in range(model.replicates)
+    ]
+    total_steps = plan.epochs * problem.steps_per_epoch
+    start = time.perf_counter()
+    step = 0
+    exhausted = False
+    guard.save()
+
+    with Progress("training", plan.epochs, plan.verbose) as bar:
+        for epoch in range(1, plan.epochs + 1):
+            problem.start_epoch()
+            loss_sum = torch.zeros_like(model.num_data)
+            for i in range(problem.steps_per_epoch):
+                rate = plan.learning_rate * plan.schedule(step / total_steps) * guard.rate_factor
+                backend.set_learning_rate(rate)
+                problem.select(i)
+                loss_sum += backend.run()
+                step += 1
+                if step % plan.check_every == 0 or step == total_steps:
+                    if guard.healthy(loss_sum):
+                        guard.save()
+                    else:
+                        exhausted = not guard.roll_back()
+                        loss_sum = torch.full_like(loss_sum, torch.nan)
+                        if exhausted:
+                            break
+            due = epoch % plan.evaluate_every == 0 or epoch == plan.epochs or exhausted
+            nll = None
+            stop = exhausted
+            if best is not None and validation is not None and due:
+                if isinstance(problem, ClosedForm):
+                    problem.finish()
+                scores = mean_nll(model, validation)
+                nll = scores.tolist()
+                stop |= best.update(scores, epoch)
+            if due or callbacks or epoch == 1:
+                seconds = time.perf_counter() - start
+                losses = (loss_sum / problem.steps_per_epoch).tolist()
+                for r, history in enumerate(histories):
+                    history.records.append(
+                        Record(epoch, losses[r], seconds, None if nll is None else nll[r], rate)
+                    )
+                newest = [history.records[-1] for history in histories]
+                for callback in callbacks:
+                    stop |= bool(callback(Progression(epoch, model, newest)))
+                bar.advance(
+                    f"loss {losses[0]:.4f}" + ("" if nll is None else f"  validation NLL {nll[0]:.4f}")
+                )
+            else:
+                bar.advance("")
+            if stop:
+                break
+
+    if not exhausted and not guard.healthy(torch.zeros_like(model.num_data)):
+        guard.roll_back()
+    if best is not None and plan.restore_best and bool(torch.isfinite(best.nll).any()):
+        best.restore()
+    with torch.no_grad():
+        problem.finish()
+    _settle(model, guard)
+    for r, history in enumerate(histories):
+        history.seconds = time.perf_counter() - start
+        history.rollbacks = guard.rollbacks
+        history.jitter = float(model.numerics.jitter[r])
+        if best is not None:
+            history.best_epoch = best.epoch[r]
+            history.stopped_early = best.stopped[r]
+    if guard.rollbacks:
+        message = (
+            f"{guard.rollbacks} numerical difficulties during training (a covariance that could not be "
+            f"factorised, or a loss that was not finite); each was undone and training went on with relative "
+            f"jitter up to {float(model.numerics.jitter.max()):.0e}"
+        )
+        for history in histories:
+            history.notes.append(message)
+        warnings.warn(message, NumericalWarning, stacklevel=2)
+    return histories
+
+
+@torch.no_grad()
+def _settle(model: Model, guard: Guard) -> None:
+    """Leave with jitter under which the final state factorises."""
+    numerics = model.numerics
+    while True:
+        numerics.failed.zero_()
+        model.factors()
+        if not bool(numerics.failed.any()) or bool((numerics.jitter >= guard.MAX_JITTER).all()):
+            numerics.failed.zero_()
+            return
+        numerics.jitter.copy_(
+            torch.where(numerics.failed.unsqueeze(-1), numerics.jitter * 10, numerics.jitter)
+        )
+        guard.rollbacks += 1

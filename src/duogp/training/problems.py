@@ -1,0 +1,69 @@
+"""What a training step differentiates: a minibatch of the objective, or the collapsed bound of all rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from duogp.collapsed import CollapsedObjective
+from duogp.model import Model
+from duogp.training.feed import Minibatches, Table, chunks
+
+
+class Problem(ABC):
+    """`select` chooses the rows of step i (outside the captured step); `backward` is the step's mathematics."""
+
+    steps_per_epoch: int
+
+    def start_epoch(self) -> None:
+        """Prepare the row order of the next epoch."""
+
+    def select(self, step: int) -> None:
+        """Point the static buffers at step i of this epoch."""
+
+    @abstractmethod
+    def backward(self) -> Tensor:
+        """Accumulate gradients and return the loss per datum [R], detached."""
+
+    def finish(self) -> None:
+        """Called once with the final hyperparameters."""
+
+
+class Stochastic(Problem):
+    def __init__(self, model: Model, table: Table, batches: Minibatches) -> None:
+        self.model, self.table, self.batches = model, table, batches
+        self.steps_per_epoch = batches.steps
+        self.rows = torch.zeros(
+            batches.rows.shape[0], batches.batch_size, dtype=torch.long, device=batches.rows.device
+        )
+        self._epoch = self.rows.unsqueeze(0)
+
+    def start_epoch(self) -> None:
+        self._epoch = self.batches.epoch()
+
+    def select(self, step: int) -> None:
+        self.rows.copy_(self._epoch[step])
+
+    def backward(self) -> Tensor:
+        loss = self.model.loss(self.table.gather(self.rows))
+        loss.sum().backward()
+        return loss.detach()
+
+
+class ClosedForm(Problem):
+    """Full-batch steps on the collapsed bound; q(u) is never a parameter, only written at the end."""
+
+    steps_per_epoch = 1
+
+    def __init__(self, model: Model, table: Table, rows: Tensor, chunk: int) -> None:
+        self.objective = CollapsedObjective(model, chunks(table, rows, chunk))
+
+    def backward(self) -> Tensor:
+        return self.objective.backward()
+
+    def finish(self) -> None:
+        model = self.objective.model
+        best = self.objective.solve()
+        model.basis.q.set_(best.mean, best.root)

@@ -1,0 +1,47 @@
+"""A progress bar where someone is looking, silence where not."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+
+class Progress:
+    """``with Progress(total, verbose) as bar: bar.advance("loss 0.31")``; quiet unless stderr is a terminal."""
+
+    def __init__(self, description: str, total: int, verbose: bool) -> None:
+        self.description, self.total = description, total
+        self._bar: Any = None
+        if verbose and sys.stderr.isatty():
+            try:
+                from rich.console import Console
+                from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+                from rich.progress import Progress as RichProgress
+            except ImportError:
+                return
+            self._bar = RichProgress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[status]}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task(self.description, total=self.total, status="")
+        return self
+
+    def advance(self, status: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, advance=1, status=status)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()

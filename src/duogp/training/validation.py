@@ -1,0 +1,76 @@
+"""Validation NLL of every replicate, the best state seen, and when to stop."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from duogp.model import Batch, Model
+
+CHUNK = 8192
+
+
+@torch.no_grad()
+def mean_nll(model: Model, batch: Batch) -> Tensor:
+    """−mean log p(y | x, data) of every replicate, [R]. A failed factorisation reads as infinity."""
+    failed_before = model.numerics.failed.clone()
+    factors = model.factors()
+    total = torch.zeros(model.replicates, dtype=torch.float64, device=batch.x.device)
+    for part in _pieces(batch, CHUNK):
+        f = model.marginals(part.x, factors)
+        total += model.likelihood.bind(part.noise).log_predictive(part.y, f.mean, f.variance).double().sum(-1)
+    bad = model.numerics.failed & ~failed_before
+    model.numerics.failed.copy_(failed_before)
+    nll = -total / batch.x.shape[-2]
+    return torch.where(bad | ~torch.isfinite(nll), torch.inf, nll)
+
+
+def _pieces(batch: Batch, size: int) -> list[Batch]:
+    n = batch.x.shape[-2]
+    return [
+        Batch(
+            batch.x[:, i : i + size],
+            batch.y[..., i : i + size],
+            None if batch.noise is None else batch.noise[:, i : i + size],
+        )
+        for i in range(0, n, size)
+    ]
+
+
+class BestState:
+    """The parameters with the lowest validation NLL, kept for each replicate separately."""
+
+    def __init__(self, model: Model, parameters: list[Tensor], patience: int | None) -> None:
+        self.parameters = parameters
+        self.patience = patience
+        self.values = [p.detach().clone() for p in parameters]
+        self.nll = torch.full(
+            (model.replicates,), torch.inf, dtype=torch.float64, device=parameters[0].device
+        )
+        self.epoch = [0] * model.replicates
+        self.waited = [0] * model.replicates
+        self.stopped = [False] * model.replicates
+
+    @torch.no_grad()
+    def update(self, nll: Tensor, epoch: int) -> bool:
+        """Take in one evaluation; True when every replicate has run out of patience."""
+        running = torch.tensor([not s for s in self.stopped], device=nll.device)
+        better = (nll < self.nll) & running
+        self.nll = torch.where(better, nll, self.nll)
+        for best, p in zip(self.values, self.parameters, strict=True):
+            best.copy_(
+                torch.where(better.view(-1, *[1] * (p.dim() - 1)) if p.dim() else better.all(), p, best)
+            )
+        for r, improved in enumerate(better.tolist()):
+            if improved:
+                self.epoch[r], self.waited[r] = epoch, 0
+            else:
+                self.waited[r] += 1
+            if self.patience is not None and self.waited[r] >= self.patience:
+                self.stopped[r] = True
+        return all(self.stopped)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for p, value in zip(self.parameters, self.values, strict=True):
+            p.copy_(value)

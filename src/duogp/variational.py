@@ -1,0 +1,189 @@
+"""q(u) in whitened coordinates: u = L v, v ~ N(m, S), prior v ~ N(0, I).
+
+Each q knows its mean, how it weighs features, and its penalty. `V` generalises the prior: against
+N(0, P) with VᵀV = P⁻¹ (the conditional basis in Q-whitened coordinates, MATH §11 B1).
+The mean may live on more or fewer points than the covariance (the separate basis).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from duogp.linalg import norm2, project
+
+
+class Q(nn.Module):
+    """Base of all q(v): a mean, and a covariance S that subclasses parametrise."""
+
+    #: whether q has a density with respect to the prior, so that its penalty is a KL divergence
+    is_gaussian = True
+
+    def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
+        super().__init__()
+        self.size = size
+        self.mean = nn.Parameter(torch.zeros(*batch_shape, size if mean_size is None else mean_size))
+
+    @torch.no_grad()
+    def perturb_mean(self, scale: float, generator: torch.Generator | None = None) -> None:
+        """Start near, not at, the prior mean: at exactly zero some gradients vanish."""
+        noise = torch.randn(self.mean.shape, generator=generator, dtype=torch.float64)
+        self.mean.copy_(scale * noise.to(self.mean))
+
+    def mean_of(self, phi: Tensor) -> Tensor:
+        """φᵀ m."""
+        return project(phi, self.mean)
+
+    def variance_of(self, phi: Tensor) -> Tensor:
+        """φᵀ S φ."""
+        return norm2(self.root_of(phi))
+
+    def root_of(self, phi: Tensor) -> Tensor:
+        """L_Sᵀ φ, whose squared column norms are φᵀSφ."""
+        raise NotImplementedError
+
+    def root(self) -> Tensor:
+        """L_S with L_S L_Sᵀ = S, dense."""
+        raise NotImplementedError
+
+    def log_det(self) -> Tensor:
+        """log|S|."""
+        raise NotImplementedError
+
+    def second_moment(self, W: Tensor) -> Tensor:
+        """‖W L_S‖² + ‖W m‖² = tr W (S + m mᵀ) Wᵀ."""
+        return (W @ self.root()).square().sum((-2, -1)) + (W @ self.mean.unsqueeze(-1)).square().sum((-2, -1))
+
+    def penalty(self) -> Tensor:
+        """KL(m, S ‖ I) = ½ [tr S + mᵀm − log|S| − M]."""
+        return 0.5 * (self.trace() + self.mean.square().sum(-1) - self.log_det() - self.size)
+
+    def penalty_against(self, V: Tensor, half_log_det_prior: Tensor) -> Tensor:
+        """KL(m, S ‖ P), VᵀV = P⁻¹:  ½ [‖V L_S‖² + ‖V m‖² − log|S| + log|P| − M]."""
+        return 0.5 * (self.second_moment(V) - self.log_det() - self.size) + half_log_det_prior
+
+    def trace(self) -> Tensor:
+        return self.root().square().sum((-2, -1))
+
+    def covariance(self) -> Tensor:
+        root = self.root()
+        return root @ root.mT
+
+    def num_parameters(self) -> int:
+        """Variational parameters of one latent function."""
+        raise NotImplementedError
+
+
+class CholeskyQ(Q):
+    """S = L_S L_Sᵀ, all of it. The diagonal of L_S may change sign; only its square matters."""
+
+    def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
+        super().__init__(size, batch_shape, mean_size=mean_size)
+        self.raw_root = nn.Parameter(torch.eye(size).expand(*batch_shape, size, size).clone())
+
+    def root(self) -> Tensor:
+        return self.raw_root.tril()
+
+    def root_of(self, phi: Tensor) -> Tensor:
+        return self.root().mT @ phi
+
+    def log_det(self) -> Tensor:
+        return self.raw_root.diagonal(dim1=-2, dim2=-1).square().log().sum(-1)
+
+    def num_parameters(self) -> int:
+        return self.mean.shape[-1] + self.size * (self.size + 1) // 2
+
+    @torch.no_grad()
+    def set_(self, mean: Tensor, root: Tensor) -> None:
+        self.mean.copy_(mean)
+        self.raw_root.copy_(root.tril())
+
+
+class DiagonalQ(Q):
+    """S = diag(s²): mean field. What it means depends on the whitening and on the order of Z (MATH §11 A5)."""
+
+    def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
+        super().__init__(size, batch_shape, mean_size=mean_size)
+        self.std = nn.Parameter(torch.ones(*batch_shape, size))
+
+    def root(self) -> Tensor:
+        return torch.diag_embed(self.std)
+
+    def root_of(self, phi: Tensor) -> Tensor:
+        return self.std.unsqueeze(-1) * phi
+
+    def second_moment(self, W: Tensor) -> Tensor:
+        mean_part = (W @ self.mean.unsqueeze(-1)).square().sum((-2, -1))
+        return (W * self.std.unsqueeze(-2)).square().sum((-2, -1)) + mean_part
+
+    def log_det(self) -> Tensor:
+        return self.std.square().log().sum(-1)
+
+    def trace(self) -> Tensor:
+        return self.std.square().sum(-1)
+
+    def num_parameters(self) -> int:
+        return self.mean.shape[-1] + self.size
+
+    @torch.no_grad()
+    def set_(self, mean: Tensor, root: Tensor) -> None:
+        """The mean-field q nearest in KL(q‖·) to N(mean, root rootᵀ): precisions match on the diagonal."""
+        precision = torch.cholesky_inverse(root).diagonal(dim1=-2, dim2=-1)
+        self.mean.copy_(mean)
+        self.std.copy_(precision.rsqrt())
+
+
+class PointQ(Q):
+    """S = 0: u is a parameter, not a random variable (MAP, PPGPR-δ). No KL exists (MATH §11 A7).
+
+    Its penalty is −log p(v) = ½ mᵀm up to a constant; with ``unwhitened`` it is −log p(u), which adds
+    ½ log|K_Z| + (M/2) log 2π: another objective for the hyperparameters and Z.
+    """
+
+    is_gaussian = False
+
+    def __init__(
+        self,
+        size: int,
+        batch_shape: Sequence[int] = (),
+        *,
+        mean_size: int | None = None,
+        unwhitened: bool = False,
+    ) -> None:
+        super().__init__(size, batch_shape, mean_size=mean_size)
+        self.unwhitened = unwhitened
+
+    def root(self) -> Tensor:
+        return self.mean.new_zeros(*self.mean.shape[:-1], self.size, self.size)
+
+    def root_of(self, phi: Tensor) -> Tensor:
+        return torch.zeros_like(phi)
+
+    def variance_of(self, phi: Tensor) -> Tensor:
+        return torch.zeros_like(phi[..., 0, :])
+
+    def second_moment(self, W: Tensor) -> Tensor:
+        return (W @ self.mean.unsqueeze(-1)).square().sum((-2, -1))
+
+    def penalty(self) -> Tensor:
+        return 0.5 * self.mean.square().sum(-1)
+
+    def penalty_against(self, V: Tensor, half_log_det_prior: Tensor) -> Tensor:
+        return 0.5 * self.second_moment(V)
+
+    def log_density_offset(self, half_log_det: Tensor) -> Tensor:
+        """What −log p(u) has beyond ½ mᵀm: ½ log|K_Z| + (M/2) log 2π."""
+        return half_log_det + 0.5 * self.mean.shape[-1] * math.log(2 * math.pi)
+
+    def trace(self) -> Tensor:
+        return torch.zeros_like(self.mean[..., 0])
+
+    def num_parameters(self) -> int:
+        return self.mean.shape[-1]
+
+    @torch.no_grad()
+    def set_(self, mean: Tensor, root: Tensor) -> None:
+        self.mean.copy_(mean)

@@ -1,0 +1,99 @@
+"""The duogp command: thin, polite, and only as heavy as the command asked for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+
+import pytest
+from typer.testing import CliRunner
+
+from duogp import cli
+from duogp._version import __version__
+
+
+@dataclass
+class Method:
+    name: str
+    summary: str
+    citation: str
+    is_bound: bool
+    basis: object
+    q: object
+    objective: object
+
+
+def elbo() -> None: ...
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    module = ModuleType("duogp.methods")
+    module.METHODS = [  # type: ignore[attr-defined]
+        Method("svgp", "One set of inducing points.", "hensman2013", True, "coupled", "full", elbo),
+        Method("ppgpr-mf", "Trains the predictive.", "jankowiak2020", False, "coupled", "diagonal", elbo),
+    ]
+    monkeypatch.setitem(sys.modules, "duogp.methods", module)
+
+
+def call(*arguments: str):
+    return CliRunner().invoke(cli.build(), arguments)
+
+
+def test_version():
+    result = call("--version")
+    assert (result.exit_code, result.output) == (0, f"duogp {__version__}\n")
+
+
+@pytest.mark.usefixtures("registry")
+def test_methods_are_listed():
+    result = call("methods")
+    assert result.exit_code == 0
+    assert all(word in result.output for word in ("svgp", "ppgpr-mf", "hensman2013", "elbo", "yes", "no"))
+
+
+@pytest.mark.usefixtures("registry")
+def test_methods_as_json():
+    rows = json.loads(call("methods", "--json").output)
+    assert [row["name"] for row in rows] == ["svgp", "ppgpr-mf"]
+    assert rows[0]["objective"] == "elbo"
+    assert rows[1]["is_bound"] is False
+
+
+def test_bench_commands_reach_the_runner(tmp_path):
+    none = str(tmp_path / "none.jsonl")
+    missing = call("bench", "missing", "paper_dc", "--splits", "1", "--results", none)
+    assert missing.exit_code == 0
+    assert missing.output.endswith("28 of 28 cells missing\n")
+    rows = json.loads(call("bench", "table", "paper_dc", "--json", "--results", none).output)
+    assert len(rows) == 7 * 4 * 2
+    assert all(row["paper"] is not None and row["ours"] is None for row in rows)
+    learned = json.loads(call("bench", "table", "paper_dc", "--learned", "--json", "--results", none).output)
+    assert len(learned) == 7 * (2 + 2 + 2)
+    run = call("bench", "run", "smoke", "--device", "cpu", "--time-limit", "0", "--results", none)
+    assert run.exit_code == 0
+    assert "0 finished, 0 failed, 2 of 2 missing" in run.output
+
+
+def test_bench_run_passes_its_exit_status_on(monkeypatch):
+    monkeypatch.setattr("duogp.bench.commands.run_suite", lambda suite, **options: 1)
+    assert call("bench", "run", "smoke").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [("bench", "table", "nothing"), ("bench", "missing", "smoke", "--methods", "nothing")]
+)
+def test_a_mistake_is_one_line_and_status_two(arguments):
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.output
+
+
+def test_without_typer_there_is_a_hint(monkeypatch):
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit, match="pip install typer"):
+        cli.main()
