@@ -19,7 +19,7 @@ import duogp
 from duogp.bench import Cell, Results, compare, learned, load_suite, load_table, render, run, run_cell
 from duogp.bench.__main__ import main
 from duogp.bench.results import append
-from duogp.bench.runner import Budget, begin_row
+from duogp.bench.runner import Budget, begin_row, jobs, run_job
 from duogp.bench.suite import canonical_json
 from duogp.bench.tables import within_tolerance
 from duogp.training.history import History, Record
@@ -100,11 +100,11 @@ def fake_row(cell: Cell, device: str) -> dict:
     }
 
 
-def crashing_row(cell: Cell, device: str) -> dict:
-    """A cell that takes its whole process with it."""
-    if cell.data == "absent" and cell.label == "SVGP":
+def crashing_rows(job: tuple[Cell, ...], device: str) -> list[dict]:
+    """A job that takes its whole process with it."""
+    if job[0].data == "absent" and job[0].label == "SVGP":
         os._exit(3)
-    return fake_row(cell, device)
+    return [fake_row(cell, device) for cell in job]
 
 
 def fake_fit(X, y, *, method, validation, device, random_state, **settings):
@@ -338,9 +338,9 @@ def test_metrics_that_are_not_finite_count_as_failed(suite, stub, monkeypatch):
 
 
 def test_no_cell_starts_when_time_is_nearly_up(suite, results):
-    def slow(cell, device):
+    def slow(job, device):
         time.sleep(0.3)
-        return fake_row(cell, device)
+        return [fake_row(cell, device) for cell in job]
 
     cells = suite.cells()
     done = run(cells, results, device="cpu", time_limit=0.5, report=str, execute=slow)
@@ -351,18 +351,37 @@ def test_no_cell_starts_when_time_is_nearly_up(suite, results):
 def test_a_cell_known_to_take_too_long_does_not_start(suite):
     first, *_, same = suite.cells(["absent"], ["svgp"])
     budget = Budget(100.0, "cpu", Results([fake_row(first, "cpu") | {"seconds": {"fit": 99.0}}]))
-    assert list(budget.affordable([same])) == []
+    assert list(budget.affordable([(same,)])) == []
     other_device = Budget(100.0, "cuda", Results([fake_row(first, "cpu") | {"seconds": {"fit": 99.0}}]))
-    assert list(other_device.affordable([same])) == [same]
+    assert list(other_device.affordable([(same,)])) == [(same,)]
 
 
 def test_workers_share_the_cells_and_a_crash_is_recorded(suite, results):
     cells = suite.cells(splits=1)
-    done = run(cells, results, device="cpu", workers=2, report=str, execute=crashing_row)
+    done = run(cells, results, device="cpu", workers=2, report=str, execute=crashing_rows)
     assert (done.ok, done.failed) == (5, 1)
     assert done.missing == [c for c in cells if (c.data, c.label) == ("absent", "SVGP")]
     error = Results.read(results).failure(done.missing[0])["error"]
     assert (error["type"], error["message"]) == ("WorkerDied", "the worker ended with exit code 3")
+
+
+def test_jobs_are_cells_that_differ_in_their_split_only(suite):
+    cells = suite.cells(["sklearn/diabetes"], ["svgp", "map"])
+    assert [len(job) for job in jobs(cells, 1)] == [1] * 4
+    pairs = jobs(cells, 2)
+    assert [[(c.label, c.split) for c in job] for job in pairs] == [
+        [("SVGP", 0), ("SVGP", 1)],
+        [("MAP", 0), ("MAP", 1)],
+    ]
+
+
+def test_replicates_give_the_rows_that_single_fits_give(suite):
+    cells = suite.cells(["sklearn/diabetes"], ["svgp"])
+    together = run_job(tuple(cells), "cpu")
+    apart = [run_cell(cell, "cpu") for cell in cells]
+    assert [row["replicates"] for row in together] == [2, 2]
+    for one, other in zip(together, apart, strict=True):
+        assert one["metrics"] == pytest.approx(other["metrics"], rel=1e-6)
 
 
 def test_rows_name_no_folder_of_this_machine(suite, tmp_path, monkeypatch):

@@ -31,10 +31,11 @@ def elbo() -> None: ...
 @pytest.fixture
 def registry(monkeypatch):
     module = ModuleType("duogp.methods")
-    module.METHODS = [  # type: ignore[attr-defined]
+    methods = [
         Method("svgp", "One set of inducing points.", "hensman2013", True, "coupled", "full", elbo),
         Method("ppgpr-mf", "Trains the predictive.", "jankowiak2020", False, "coupled", "diagonal", elbo),
     ]
+    module.METHODS = {method.name: method for method in methods}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "duogp.methods", module)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,6 +57,7 @@ def conditional(parts: Ingredients) -> Basis:
         parts.new_q(parts.num_inducing, parts.batch_shape),
         whitening=parts.settings.whitening,  # type: ignore[arg-type]
         omega=parts.omega,  # type: ignore[arg-type]
+        mean_jitter=parts.settings.mean_jitter,
     )
 
 
@@ -92,7 +93,7 @@ def initial_kernel(settings: Settings, dims: int) -> Kernel:
     if isinstance(settings.kernel, str):
         base = kernel.kernel if isinstance(kernel, Scale) else kernel
         if isinstance(base, Stationary):
-            # √d: two standardised rows are about √(2d) apart, so that neighbours are neither alike nor strangers.
+            # Two standardised rows are about √(2d) apart: at √d they are neither alike nor strangers.
             base.lengthscale.set_(settings.initial_lengthscale or math.sqrt(dims))
     return kernel
 
@@ -109,7 +110,7 @@ def build_model(
     beta2: Tensor,
     omega: str,
     fixed_noise: bool,
-    generator: torch.Generator,
+    generators: Sequence[torch.Generator],
 ) -> Model:
     """R replicates of a method as one model, on the settings' device and in their precision."""
     replicates, dims = inducing.shape[0], inducing.shape[-1]
@@ -126,7 +127,7 @@ def build_model(
 
     parts = Ingredients(settings, omega, batch_shape, inducing, extra, new_kernel, new_q)
     basis = BASES[method.basis](parts)
-    basis.initialise(generator)
+    basis.initialise(generators)
     if not settings.learn_inducing:
         for name, parameter in basis.named_parameters():
             if name.endswith("inducing"):

@@ -86,6 +86,7 @@ def build() -> "typer.Typer":
             str | None, typer.Option(help="cpu, cuda, cuda:1 (default: cuda if there).")
         ] = None,
         workers: Annotated[int, typer.Option(help="Processes that share the device.")] = 1,
+        replicates: Annotated[int, typer.Option(help="Splits trained as one batched model.")] = 1,
         time_limit: Annotated[
             float | None, typer.Option(help="Seconds: start no cell that would end later.")
         ] = None,
@@ -102,6 +103,7 @@ def build() -> "typer.Typer":
                 splits=splits,
                 device=device,
                 workers=workers,
+                replicates=replicates,
                 time_limit=time_limit,
             )
         raise typer.Exit(code)

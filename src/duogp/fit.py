@@ -1,4 +1,4 @@
-"""`duogp.fit`: arrays in, a fitted model out. Everything later (estimators, command line, optimisation) wraps it."""
+"""`duogp.fit`: arrays in, a fitted model out. Estimators, command line and optimisation wrap it."""
 
 from __future__ import annotations
 
@@ -110,11 +110,14 @@ def fit_replicates(
     noise: Any = None,
     sample_weight: Any = None,
     callbacks: Sequence[Callback] = (),
+    random_states: Sequence[int] | None = None,
     **settings: Any,
 ) -> list[GP]:
-    """Fit one model to each set of rows of one table (splits, bootstrap samples), all of them trained at once.
+    """Fit one model to each set of rows of one table (splits, bootstrap samples), all trained at once.
 
-    The sets must be of one size. Each model has its own scaling, inducing points and history.
+    The sets must be of one size. Each model has its own scaling, inducing points, history and seed
+    (``random_states``; otherwise ``random_state`` and the numbers after it), so that it is, up to rounding,
+    the model that `fit` would have given on those rows with that seed.
     """
     recipe = METHODS[method]
     chosen = Settings.of({**recipe.defaults, **settings})
@@ -128,7 +131,10 @@ def fit_replicates(
         if sample_weight is None
         else as_row_vector(sample_weight, len(matrix), "sample_weight", allow_zero=True)
     )
-    splits = _splits(recipe, chosen, rows, validation_rows, len(matrix))
+    seeds = list(random_states) if random_states is not None else [chosen.random_state + r for r in range(len(rows))]
+    if len(seeds) != len(rows):
+        raise ValueError(f"random_states must hold one seed for each of the {len(rows)} sets of rows, got {len(seeds)}")
+    splits = _splits(recipe, chosen, rows, validation_rows, len(matrix), seeds)
     plan = _plan(recipe, chosen, splits)
     columns = informative_columns(matrix[splits.train.reshape(-1)])
     if not columns.all():
@@ -138,14 +144,18 @@ def fit_replicates(
         ] |= not columns.any()  # nothing varies: keep one column, so that the mean can still be learned
 
     data = _prepare(matrix[:, columns], target, row_noise, weights, splits, chosen)
-    model, problem, validation = _assemble(recipe, chosen, plan, splits, data)
+    model, problem, validation = _assemble(recipe, chosen, plan, splits, data, seeds)
     histories = train(model, problem, plan.training, validation, callbacks)
 
     out = []
     grid = len(plan.betas)
     for r in range(len(splits.train)):
         candidates = range(r * grid, (r + 1) * grid)
-        best = min(candidates, key=lambda i: _validation_nll(histories[i])) if grid > 1 else r
+        best = (
+            min(candidates, key=lambda i: _validation_nll(histories[i], plan.training.restore_best))
+            if grid > 1
+            else r
+        )
         final = chosen.but(
             beta1=plan.betas[best % grid][0], beta2=plan.betas[best % grid][1], solver=plan.solver
         )
@@ -164,7 +174,7 @@ def fit_replicates(
     return out
 
 
-# -- decisions ---------------------------------------------------------------------------------------------------
+# -- decisions -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -194,13 +204,20 @@ def _wants_validation(method: Method, settings: Settings) -> bool:
 
 
 def _splits(
-    method: Method, settings: Settings, rows: Sequence[Any], validation_rows: Sequence[Any] | None, n: int
+    method: Method,
+    settings: Settings,
+    rows: Sequence[Any],
+    validation_rows: Sequence[Any] | None,
+    n: int,
+    seeds: list[int],
 ) -> _Splits:
     sets = [_row_indices(part, n, "rows") for part in rows]
     if not sets:
         raise ValueError("rows must hold at least one set of row indices")
     if len({len(part) for part in sets}) > 1:
         raise ValueError(f"rows must be sets of one size, got sizes {sorted({len(part) for part in sets})}")
+    if len(sets[0]) < 2:
+        raise ValueError(f"rows must be sets of at least 2 rows, got {len(sets[0])}")
     if validation_rows is not None:
         held_out = [_row_indices(part, n, "validation_rows") for part in validation_rows]
         if len(held_out) != len(sets) or len({len(part) for part in held_out}) > 1:
@@ -213,8 +230,8 @@ def _splits(
     if size < 1:
         return _Splits(np.stack(sets), None)
     train_sets, held_out = [], []
-    for part in sets:
-        order = np.random.default_rng(settings.random_state).permutation(len(part))
+    for part, seed in zip(sets, seeds, strict=True):
+        order = np.random.default_rng(seed).permutation(len(part))
         train_sets.append(part[order[size:]])
         held_out.append(part[order[:size]])
     return _Splits(np.stack(train_sets), np.stack(held_out))
@@ -283,7 +300,7 @@ def _plan(method: Method, settings: Settings, splits: _Splits) -> _Decisions:
     return _Decisions(solver, omega, betas, training, early)
 
 
-# -- data and model -----------------------------------------------------------------------------------------------
+# -- data and model --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -338,10 +355,9 @@ def _scaler(A: NDArray, kind: bool | str) -> Scaler:
 
 
 def _assemble(
-    method: Method, settings: Settings, plan: _Decisions, splits: _Splits, data: _Prepared
+    method: Method, settings: Settings, plan: _Decisions, splits: _Splits, data: _Prepared, seeds: list[int]
 ) -> tuple[Model, Problem, Any]:
     device, table = settings.torch_device, data.table
-    generator = torch.Generator().manual_seed(settings.random_state)
     grid = len(plan.betas)
     n = splits.train.shape[1]
     num_inducing = settings.num_inducing
@@ -354,10 +370,11 @@ def _assemble(
     num_extra = None if settings.num_extra is None else min(settings.num_extra, n)
 
     rows = torch.as_tensor(splits.train, device=device)
-    inducing, extra = [], []
+    inducing, extra, generators = [], [], []
     for r in range(len(rows)):  # each split chooses its own points; β values share them
         x = _scaled_rows(table, rows, r)
         kernel = initial_kernel(settings, x.shape[-1])
+        generator = torch.Generator().manual_seed(seeds[r])
         inducing.append(
             select_inducing(settings.inducing_init, x, num_inducing, kernel=kernel, generator=generator)
         )
@@ -365,6 +382,7 @@ def _assemble(
             extra.append(
                 select_inducing(settings.inducing_init, x, num_extra, kernel=kernel, generator=generator)
             )
+        generators += [torch.Generator().set_state(generator.get_state()) for _ in range(grid)]
     rows = rows.repeat_interleave(grid, 0)
     if grid > 1 and table.scaling is not None:
         scaling = Scaling(*(t.repeat_interleave(grid, 0) for t in table.scaling))
@@ -385,15 +403,15 @@ def _assemble(
         beta2=betas[:, 1],
         omega=plan.omega,
         fixed_noise=table.noise is not None,
-        generator=generator,
+        generators=generators,
     )
     problem: Problem
     if plan.solver == "closed-form":
         problem = ClosedForm(model, table, rows, _chunk_rows(settings, model, plan, n))
     else:
-        shuffler = torch.Generator(device).manual_seed(settings.random_state + 1)
+        shufflers = [torch.Generator(device).manual_seed(seed + 1) for seed in seeds for _ in range(grid)]
         batches = Minibatches(
-            rows, settings.batch_size, shuffler, blocks=plan.omega == "blocks" and model.uses_omega
+            rows, settings.batch_size, shufflers, blocks=plan.omega == "blocks" and model.uses_omega
         )
         problem = Stochastic(model, table, batches)
     validation = None
@@ -421,6 +439,7 @@ def _chunk_rows(settings: Settings, model: Model, plan: _Decisions, n: int) -> i
     return max(min(n, FEATURE_BYTES[settings.torch_device.type] // row_bytes), 256)
 
 
-def _validation_nll(history: Any) -> float:
+def _validation_nll(history: Any, restored_best: bool) -> float:
+    """Of the state that training left: the best one seen, or the last."""
     values = [v for v in history.series("validation_nll") if v is not None]
-    return min(values, default=float("inf"))
+    return min(values, default=float("inf")) if restored_best else values[-1]

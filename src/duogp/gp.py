@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,10 @@ class GP:
     def log_density(self, X: Any, y: Any, *, noise: Any = None) -> NDArray[np.float64]:
         """log p(y | x, data) of each row (summed over outputs), in the user's units."""
         prediction = self.predict(X, noise=noise)
-        target = as_target(y, len(prediction), "y").reshape(prediction.mean.shape)
+        target = as_target(y, len(prediction), "y")
+        if target.size != prediction.mean.size:
+            raise ValueError(f"y has shape {target.shape}, predictions have {prediction.mean.shape}")
+        target = target.reshape(prediction.mean.shape)
         z2 = (target - prediction.mean) ** 2 / prediction.variance
         value = -0.5 * (np.log(2 * np.pi * prediction.variance) + z2)
         return value if self.single_output else value.sum(-1)
@@ -120,8 +124,7 @@ class GP:
         """
         if kind not in ("auto", "joint", "pathwise"):
             raise ValueError(f"kind must be 'auto', 'joint' or 'pathwise', got {kind!r}")
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise ValueError(f"n must be a positive integer, got {n!r}")
+        n = _count(n)
         x = self._inputs(X)
         generator = _generator(seed)
         if kind == "joint" or (kind == "auto" and len(x) <= JOINT_ROWS):
@@ -140,7 +143,7 @@ class GP:
     ) -> Callable[[Any], NDArray]:
         """n functions drawn from the posterior: call the result with any rows, as often as you like."""
         with torch.no_grad():
-            evaluate = self.posterior.sample_paths(n, _generator(seed), num_features)
+            evaluate = self.posterior.sample_paths(_count(n), _generator(seed), num_features)
 
         @torch.no_grad()
         def paths(X: Any) -> NDArray[np.float64]:
@@ -215,6 +218,12 @@ class GP:
     def _draws_to_user(self, draws: Tensor) -> NDArray[np.float64]:
         values = draws.mT.cpu().numpy() * self.y_scaler.scale + self.y_scaler.shift  # [n, rows, outputs]
         return values[..., 0] if self.single_output else values
+
+
+def _count(n: Any) -> int:
+    if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
+        raise ValueError(f"n must be a positive integer, got {n!r}")
+    return int(n)
 
 
 def _generator(seed: int | None) -> torch.Generator:

@@ -92,18 +92,23 @@ class Numerics(nn.Module):
         super().__init__()
         value = JITTER[dtype] if jitter is None else jitter
         self.dtype = dtype
+        self.initial_jitter = float(value)
         self.register_buffer("jitter", torch.full((replicates, 1), float(value), dtype=torch.float64))
         self.register_buffer("failed", torch.zeros(replicates, dtype=torch.bool))
 
-    def factor(self, K: Tensor, prior_diagonal: Tensor | None = None, nugget: float = 0.0) -> Factor:
+    def factor(self, K: Tensor, prior_diagonal: Tensor | None = None, jitter: float | None = None) -> Factor:
         """Factorise a covariance [R, latent, M, M], jitter relative to its own or the given prior diagonal.
 
         A Schur complement is a difference of prior covariances and rounds relative to those: give it the
-        prior diagonal (MATH §11 A2). A nugget is a jitter that belongs to a method, at least this large.
+        prior diagonal (MATH §11 A2). ``jitter``: one that belongs to a method, instead of the model's, for as
+        long as the model's has not been raised above it.
         """
         K = K.double()
         scale = K.diagonal(dim1=-2, dim2=-1) if prior_diagonal is None else prior_diagonal.double()
-        epsilon = self.jitter.clamp(min=nugget) * scale.mean(-1)
+        relative = self.jitter
+        if jitter is not None:
+            relative = torch.where(relative > self.initial_jitter, relative, jitter)
+        epsilon = relative * scale.mean(-1)
         eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
         L, L_inv, info = _CholeskyWithInverse.apply(K + epsilon[..., None, None] * eye, self.dtype)
         self.note(info)

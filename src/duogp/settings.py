@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
+
+from duogp.inducing import INITIALISERS
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -59,27 +64,41 @@ class Settings:
     dtype: str = "float64"
     backend: str = "auto"  #: "auto", "eager" or "graph"
     jitter: float | None = None  #: relative to the prior variance
+    mean_jitter: float | None = None  #: of the mean kernel of the conditional basis; as jitter by default
     random_state: int = 0
     verbose: bool = False
 
     def __post_init__(self) -> None:
+        for name, value in asdict_shallow(self).items():
+            if isinstance(value, np.generic | np.ndarray):  # np.int64(100), an array of β values
+                object.__setattr__(self, name, value.tolist())
+            elif isinstance(value, torch.dtype):
+                object.__setattr__(self, name, str(value).removeprefix("torch."))
         for name in ("num_inducing", "batch_size", "patience", "omega_block"):
             _positive_int(name, getattr(self, name))
         for name in ("num_extra", "epochs", "evaluate_every"):
             if getattr(self, name) is not None:
                 _positive_int(name, getattr(self, name))
-        for name in ("learning_rate", "initial_lengthscale", "jitter"):
+        for name in ("learning_rate", "initial_lengthscale", "jitter", "mean_jitter"):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name))
         _positive("initial_noise", self.initial_noise)
         for name in ("beta1", "beta2"):
-            for value in as_list(getattr(self, name)):
-                if not (isinstance(value, int | float) and value >= 0):
-                    raise ValueError(
-                        f"{name} must be a number ≥ 0 or a list of such numbers, got {getattr(self, name)!r}"
-                    )
+            given = getattr(self, name)
+            values = as_list(given) if given is not None or name == "beta1" else [0.0]
+            if not values or not all(_is_number(v) and v >= 0 for v in values):
+                raise ValueError(f"{name} must be a number ≥ 0 or a list of such numbers, got {given!r}")
         if any(value == 0 for value in as_list(self.beta1)):
             raise ValueError("beta1 must be above 0: without the KL, q(u) has no scale")
+        if not (_is_number(self.gamma) and self.gamma > 1):
+            raise ValueError(f"gamma must be a number above 1, got {self.gamma!r}")
+        for name in ("ard", "output_scale", "gpytorch_sign", "learn_inducing", "verbose"):
+            _one_of(name, getattr(self, name), (True, False))
+        for name in ("learn_noise", "early_stopping"):
+            _one_of(name, getattr(self, name), (None, True, False))
+        if not isinstance(self.mean, str | torch.nn.Module):
+            raise TypeError(f"mean must be a name or a module, got {self.mean!r}")
+        _one_of("inducing_init", self.inducing_init, tuple(INITIALISERS))
         _one_of("solver", self.solver, ("auto", "closed-form", "stochastic"))
         _one_of("whitening", self.whitening, ("Q", "K"))
         _one_of("log_prior", self.log_prior, ("whitened", "unwhitened"))
@@ -89,10 +108,12 @@ class Settings:
         if self.omega is not None:
             _one_of("omega", self.omega, ("batch", "blocks", "full"))
         fraction = self.validation_fraction
-        if fraction is not None and not (isinstance(fraction, int | float) and 0 <= fraction < 1):
+        if fraction is not None and not (_is_number(fraction) and 0 <= fraction < 1):
             raise ValueError(f"validation_fraction must be in [0, 1), got {fraction!r}")
         if isinstance(self.random_state, bool) or not isinstance(self.random_state, int):
             raise TypeError(f"random_state must be an integer, got {self.random_state!r}")
+        if not 0 <= self.random_state < 2**63:
+            raise ValueError(f"random_state must be from 0 to 2**63 - 1, got {self.random_state}")
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -104,10 +125,12 @@ class Settings:
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
             device = torch.device(self.device)
-        except RuntimeError as error:
+        except (RuntimeError, TypeError) as error:
             raise ValueError(
                 f"device must name a torch device such as 'cpu' or 'cuda', got {self.device!r}"
             ) from error
+        if device.type not in ("cpu", "cuda"):
+            raise ValueError(f"device must be on 'cpu' or 'cuda', got {self.device!r}")
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device is {self.device!r}, but this torch sees no CUDA device")
         return device
@@ -148,8 +171,13 @@ def _positive_int(name: str, value: Any) -> None:
 
 
 def _positive(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if not (_is_number(value) and value > 0):
         raise ValueError(f"{name} must be a positive number, got {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    """A finite real number, and not a bool."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:

@@ -28,10 +28,11 @@ class Q(nn.Module):
         self.mean = nn.Parameter(torch.zeros(*batch_shape, size if mean_size is None else mean_size))
 
     @torch.no_grad()
-    def perturb_mean(self, scale: float, generator: torch.Generator | None = None) -> None:
-        """Start near, not at, the prior mean: at exactly zero some gradients vanish."""
-        noise = torch.randn(self.mean.shape, generator=generator, dtype=torch.float64)
-        self.mean.copy_(scale * noise.to(self.mean))
+    def perturb_mean(self, scale: float, generators: Sequence[torch.Generator]) -> None:
+        """Start near, not at, the prior mean: at exactly zero some gradients vanish. One generator a replicate."""
+        for mean, generator in zip(self.mean, generators, strict=True):
+            noise = torch.randn(mean.shape, generator=generator, dtype=torch.float64)
+            mean.copy_(scale * noise.to(mean))
 
     def mean_of(self, phi: Tensor) -> Tensor:
         """φᵀ m."""
@@ -103,7 +104,7 @@ class CholeskyQ(Q):
 
 
 class DiagonalQ(Q):
-    """S = diag(s²): mean field. What it means depends on the whitening and on the order of Z (MATH §11 A5)."""
+    """S = diag(s²): mean field. Which family that is depends on the whitening and the order of Z (MATH §11 A5)."""
 
     def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
         super().__init__(size, batch_shape, mean_size=mean_size)

@@ -8,6 +8,7 @@ posterior costs; `linear_form` freezes it all for prediction. Adding a basis is 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -73,9 +74,9 @@ class Basis(nn.Module, ABC):
             omega = 0.5 * self.q.second_moment(W).sum(-1)
         return self.marginals_of(features, self.q), Penalties(self.kl(factors, self.q).sum(-1), omega)
 
-    def initialise(self, generator: torch.Generator | None, mean_scale: float = 1e-3) -> None:
-        """Put q next to the prior."""
-        self.q.perturb_mean(mean_scale, generator)
+    def initialise(self, generators: Sequence[torch.Generator], mean_scale: float = 1e-3) -> None:
+        """Put q next to the prior; one generator for each replicate."""
+        self.q.perturb_mean(mean_scale, generators)
 
 
 def with_density_offset(penalty: Tensor, q: Q, half_log_det: Tensor) -> Tensor:

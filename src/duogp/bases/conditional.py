@@ -62,6 +62,7 @@ class Conditional(Basis):
         whitening: Whitening = "Q",
         omega: Omega = "batch",
         nugget: float | None = None,
+        mean_jitter: float | None = None,
     ) -> None:
         super().__init__()
         if whitening not in ("Q", "K"):
@@ -74,12 +75,13 @@ class Conditional(Basis):
         self.q = q
         self.whitening = whitening
         self.omega = omega
-        self.nugget = (REFERENCE_NUGGET if omega == "batch" else 0.0) if nugget is None else nugget
+        self.mean_jitter = mean_jitter  # of Q_Z; as that of K_Z where None
+        self.nugget = REFERENCE_NUGGET if nugget is None and omega == "batch" else nugget
 
     def factors(self, numerics: Numerics) -> ConditionalFactors:
         z = self.inducing.double()
         covariance = numerics.factor(self.kernel(z, z))
-        mean = numerics.factor(self.mean_kernel(z, z))
+        mean = numerics.factor(self.mean_kernel(z, z), jitter=self.mean_jitter)
         bridge = covariance.L_inv @ mean.L if self.whitening == "Q" else mean.L_inv @ covariance.L
         return ConditionalFactors(covariance, mean, bridge)
 
@@ -110,7 +112,7 @@ class Conditional(Basis):
         assert phi_k is not None
         x, phi_k64 = x.double(), phi_k.double()
         residual = self.kernel(x, x) - phi_k64.mT @ phi_k64  # K̃
-        block = numerics.factor(residual, prior_diagonal=self.kernel.diag(x), nugget=self.nugget)
+        block = numerics.factor(residual, prior_diagonal=self.kernel.diag(x), jitter=self.nugget)
         D = (phi - phi_k).mT if self.whitening == "K" else phi.mT - phi_k.mT @ factors.bridge
         if self.omega != "batch":  # the nugget is part of the model
             nugget = block.jitter.to(features.residual.dtype).unsqueeze(-1)

@@ -22,13 +22,16 @@ def run_suite(
     splits: int | None = None,
     device: str | None = None,
     workers: int = 1,
+    replicates: int = 1,
     time_limit: float | None = None,
 ) -> int:
     """Run what has no result yet; 1 when a cell failed."""
     loaded = load_suite(suite)
     cells = loaded.cells(names(data), names(methods), splits)
     path = Path(results or loaded.results)
-    done = run(cells, path, device=device, workers=workers, time_limit=time_limit, report=say)
+    done = run(
+        cells, path, device=device, workers=workers, replicates=replicates, time_limit=time_limit, report=say
+    )
     say(f"{done.ok} finished, {done.failed} failed, {len(done.missing)} of {len(cells)} missing; {path}")
     for line in missing_lines(done.missing[:SHOWN], Results.read(path)):
         say(f"missing: {line}")

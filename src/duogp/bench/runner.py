@@ -12,11 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from duogp.bench import measure
 from duogp.bench.results import Results, Row, append
 from duogp.bench.suite import Cell
 
-Execute = Callable[[Cell, str], Row]
+Job = tuple[Cell, ...]  # cells that differ in their split only, trained as replicates of one model
+Execute = Callable[[Job, str], list[Row]]
 Report = Callable[[str], None]
 
 TRACEBACK_FRAMES = 6
@@ -37,18 +40,22 @@ def run(
     *,
     device: str | None = None,
     workers: int = 1,
+    replicates: int = 1,
     time_limit: float | None = None,
     report: Report = print,
     execute: Execute | None = None,
 ) -> Summary:
     """Run the cells that have no successful row yet, in their order, and append a row for each.
 
+    ``replicates``: how many splits of the same data and method are trained at once as one batched model.
     With a time limit (seconds) no cell starts that is not expected to end in time: as long as the same data
     and method took before, or a small margin where that is not known.
     """
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
-    path, execute = Path(results), execute or run_cell
+    if replicates < 1:
+        raise ValueError(f"replicates must be at least 1, got {replicates}")
+    path, execute = Path(results), execute or run_job
     device = measure.resolve_device(device)
     earlier = Results.read(path)
     todo = earlier.missing(cells)
@@ -57,17 +64,19 @@ def run(
     budget = Budget(time_limit, device, earlier)
     outcome = {"ok": 0, "failed": 0}
 
-    def finished(cell: Cell, row: Row) -> None:
-        outcome[row["status"]] += 1
-        budget.learn(row)
-        report(f"[{sum(outcome.values())}/{len(todo)}] {describe(cell, row)}")
+    def finished(job: Job, rows: list[Row]) -> None:
+        for cell, row in zip(job, rows, strict=True):
+            outcome[row["status"]] += 1
+            budget.learn(row)
+            report(f"[{sum(outcome.values())}/{len(todo)}] {describe(cell, row)}")
 
-    queue = budget.affordable(todo)
+    queue = budget.affordable(jobs(todo, replicates))
     if workers == 1:
-        for cell in queue:
-            row = execute(cell, device)
-            append(path, row)
-            finished(cell, row)
+        for job in queue:
+            rows = execute(job, device)
+            for row in rows:
+                append(path, row)
+            finished(job, rows)
     else:
         from duogp.bench.workers import run_in_processes
 
@@ -75,61 +84,104 @@ def run(
     return Summary(outcome["ok"], outcome["failed"], Results.read(path).missing(cells))
 
 
+def jobs(cells: Sequence[Cell], replicates: int) -> list[Job]:
+    """Cells in their order, each with up to so many later ones that differ in their split only."""
+    waiting: dict[str, list[Cell]] = {}
+    for cell in cells:
+        waiting.setdefault(cell.family, []).append(cell)
+    out: list[Job] = []
+    for cell in cells:
+        family = waiting[cell.family]
+        if family and family[0] is cell:
+            out.append(tuple(family[:replicates]))
+            del family[:replicates]
+    return out
+
+
 def run_cell(cell: Cell, device: str) -> Row:
     """Fit and evaluate one cell; an exception becomes a row with status "failed"."""
-    row = begin_row(cell, device)
+    return run_job((cell,), device)[0]
+
+
+def run_job(job: Job, device: str) -> list[Row]:
+    """Fit and evaluate the cells of a job at once; an exception fails them all."""
+    rows = [begin_row(cell, device) for cell in job]
     try:
-        row |= {"device_name": measure.device_name(device), "versions": measure.versions()}
-        row |= evaluate(cell, device)
-        if bad := [k for k, v in row["metrics"].items() if isinstance(v, float) and not math.isfinite(v)]:
-            raise FloatingPointError(f"metrics not finite: {', '.join(bad)}")
+        about = {"device_name": measure.device_name(device), "versions": measure.versions()}
+        for row, found in zip(rows, evaluate(job, device), strict=True):
+            row |= about | found
+            if bad := [k for k, v in row["metrics"].items() if isinstance(v, float) and not math.isfinite(v)]:
+                row |= failure(FloatingPointError(f"metrics not finite: {', '.join(bad)}"))
     except Exception as error:
-        row |= failure(error)
-    row["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
-    return row
+        rows = [row | failure(error) for row in rows]
+    for row in rows:
+        row["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
+    return rows
 
 
-def evaluate(cell: Cell, device: str) -> Row:
-    """The part of a row that needs a fit."""
+def evaluate(job: Job, device: str) -> list[Row]:
+    """The part of the rows that needs a fit. Seconds are the job's, divided by its cells."""
     import duogp
     from duogp.data.splits import PROTOCOLS
     from duogp.metrics import regression_metrics
 
+    cell = job[0]
     if cell.protocol not in PROTOCOLS:
         raise ValueError(f"protocol must be one of {', '.join(sorted(PROTOCOLS))}, got {cell.protocol!r}")
     X, y = load_table(cell.data)
-    split = PROTOCOLS[cell.protocol](X, y, cell.split)
+    splits = [PROTOCOLS[cell.protocol](X, y, each.split) for each in job]
+    split = splits[0]
 
     settings = dict(cell.settings)
     settings.pop("random_state", None)
     use_validation = settings.pop("use_validation", False)
-    validation = (split.X_val, split.y_val) if use_validation else None
-
     measure.reset_peak_memory(device)
     with measure.Stopwatch(device) as fitting:
-        model = duogp.fit(
-            split.X_train,
-            split.y_train,
-            method=cell.method,
-            validation=validation,
-            device=device,
-            random_state=cell.seed,
-            **settings,
+        if len(job) == 1:
+            model = duogp.fit(
+                split.X_train,
+                split.y_train,
+                method=cell.method,
+                validation=(split.X_val, split.y_val) if use_validation else None,
+                device=device,
+                random_state=cell.seed,
+                **settings,
+            )
+            models = [model]
+        else:
+            shared = [s for s in splits if np.array_equal(s.x_scaler.shift, split.x_scaler.shift)]
+            if len(shared) < len(splits):
+                raise ValueError(f"replicates need one scaling for all splits; protocol {cell.protocol!r} has many")
+            models = duogp.fit_replicates(
+                split.x_scaler.transform(np.asarray(X, dtype=np.float64)[:, split.columns]),
+                split.y_scaler.transform(np.asarray(y, dtype=np.float64)),
+                [s.rows.train for s in splits],
+                method=cell.method,
+                validation_rows=[s.rows.val for s in splits] if use_validation else None,
+                device=device,
+                random_states=[each.seed for each in job],
+                **settings,
+            )
+    out = []
+    for model, part in zip(models, splits, strict=True):
+        with measure.Stopwatch(device) as predicting:
+            prediction = model.predict(part.X_test)
+        metrics = regression_metrics(part.y_test, prediction.mean, prediction.std, prediction.noise)
+        out.append(
+            {
+                "n_train": len(part.y_train),
+                "n_val": len(part.y_val),
+                "n_test": len(part.y_test),
+                "dims": int(part.X_train.shape[1]),
+                "replicates": len(job),
+                "seconds": {"fit": round(fitting.seconds / len(job), 4), "predict": round(predicting.seconds, 4)},
+                "peak_memory_bytes": measure.peak_memory(device),
+                "metrics": {name: _number(value) for name, value in metrics.items()},
+                "hyperparameters": model.hyperparameters(),
+                "history": history_tail(model.history),
+            }
         )
-    with measure.Stopwatch(device) as predicting:
-        prediction = model.predict(split.X_test)
-    metrics = regression_metrics(split.y_test, prediction.mean, prediction.std, prediction.noise)
-    return {
-        "n_train": len(split.y_train),
-        "n_val": len(split.y_val),
-        "n_test": len(split.y_test),
-        "dims": int(split.X_train.shape[1]),
-        "seconds": {"fit": round(fitting.seconds, 4), "predict": round(predicting.seconds, 4)},
-        "peak_memory_bytes": measure.peak_memory(device),
-        "metrics": {name: _number(value) for name, value in metrics.items()},
-        "hyperparameters": model.hyperparameters(),
-        "history": history_tail(model.history),
-    }
+    return out
 
 
 def load_table(name: str) -> tuple[Any, Any]:
@@ -218,12 +270,13 @@ class Budget:
         """Seconds until the limit."""
         return self.limit - (time.monotonic() - self.start)
 
-    def affordable(self, cells: Sequence[Cell]) -> Iterator[Cell]:
-        """The cells in order, up to the first that would not end in time."""
-        for cell in cells:
-            if self.left() < self.margin + self._seconds.get((cell.data, cell.label), 0.0):
+    def affordable(self, queue: Sequence[Job]) -> Iterator[Job]:
+        """The jobs in order, up to the first that would not end in time."""
+        for job in queue:
+            cell = job[0]
+            if self.left() < self.margin + len(job) * self._seconds.get((cell.data, cell.label), 0.0):
                 return
-            yield cell
+            yield job
 
 
 def _number(value: Any) -> Any:

@@ -53,6 +53,11 @@ class Cell:
         }
         return hashlib.sha256(canonical_json(deciding).encode()).hexdigest()
 
+    @cached_property
+    def family(self) -> str:
+        """What cells share that differ in their split (and seed) only."""
+        return canonical_json([self.suite, self.data, self.method, self.label, self.protocol, self.settings])
+
     def __str__(self) -> str:
         return f"{self.data} {self.label} split {self.split}"
 

@@ -1,4 +1,4 @@
-"""Cells in several processes: each takes the next cell when it is free; one that dies is replaced."""
+"""Jobs in several processes: each takes the next job when it is free; one that dies is replaced."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duogp.bench.results import Row, append
-from duogp.bench.suite import Cell
 
 if TYPE_CHECKING:
-    from duogp.bench.runner import Execute
+    from duogp.bench.runner import Execute, Job
 
 JOIN_SECONDS = 5.0
 
@@ -25,9 +24,9 @@ class WorkerDied(RuntimeError):
 
 
 class Worker:
-    """A spawned process at the other end of a pipe: a cell goes in, its row comes out."""
+    """A spawned process at the other end of a pipe: a job goes in, its rows come out."""
 
-    cell: Cell
+    job: Job
 
     def __init__(self, path: Path, device: str, execute: Execute, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -38,20 +37,20 @@ class Worker:
         self.process.start()
         theirs.close()  # so that the pipe ends when the process does
 
-    def give(self, cell: Cell) -> None:
-        """Hand over a cell; a process that is already gone shows when its row is read."""
-        self.cell = cell
+    def give(self, job: Job) -> None:
+        """Hand over a job; a process that is already gone shows when its rows are read."""
+        self.job = job
         with suppress(OSError):
-            self.channel.send(cell)
+            self.channel.send(job)
 
-    def row(self) -> Row:
-        """The row of the cell it was given."""
+    def rows(self) -> list[Row]:
+        """The rows of the job it was given."""
         try:
-            row: Row = self.channel.recv()
+            rows: list[Row] = self.channel.recv()
         except (EOFError, OSError):
             self.process.join(JOIN_SECONDS)
             raise WorkerDied(f"the worker ended with exit code {self.process.exitcode}") from None
-        return row
+        return rows
 
     def stop(self) -> None:
         """End the process, which leaves by itself when its pipe closes."""
@@ -63,46 +62,47 @@ class Worker:
 
 
 def run_in_processes(
-    queue: Iterator[Cell],
+    queue: Iterator[Job],
     workers: int,
     path: Path,
     device: str,
     execute: Execute,
-    finished: Callable[[Cell, Row], None],
+    finished: Callable[[Job, list[Row]], None],
 ) -> None:
-    """Run the cells of a queue, in its order, in so many processes at once on one device."""
+    """Run the jobs of a queue, in its order, in so many processes at once on one device."""
     from duogp.bench.runner import begin_row, failure
 
     threads = max(1, (os.cpu_count() or 1) // workers) if device == "cpu" else 0
     busy: dict[Connection, Worker] = {}
 
-    def next_cell(worker: Worker | None) -> None:
-        cell = next(queue, None)
-        if cell is None:
+    def next_job(worker: Worker | None) -> None:
+        job = next(queue, None)
+        if job is None:
             if worker is not None:
                 worker.stop()
             return
         worker = worker or Worker(path, device, execute, threads)
         busy[worker.channel] = worker
-        worker.give(cell)
+        worker.give(job)
 
     try:
         for _ in range(workers):
-            next_cell(None)
+            next_job(None)
         while busy:
             for channel in wait(list(busy)):
                 worker = busy[channel]  # type: ignore[index]
                 alive: Worker | None = worker
                 try:
-                    row = worker.row()
+                    rows = worker.rows()
                 except WorkerDied as error:
-                    row = begin_row(worker.cell, device) | failure(error)
-                    append(path, row)
+                    rows = [begin_row(cell, device) | failure(error) for cell in worker.job]
+                    for row in rows:
+                        append(path, row)
                     worker.stop()
                     alive = None
                 del busy[worker.channel]
-                finished(worker.cell, row)
-                next_cell(alive)
+                finished(worker.job, rows)
+                next_job(alive)
     finally:
         for worker in busy.values():
             worker.process.terminate()
@@ -110,15 +110,16 @@ def run_in_processes(
 
 
 def serve(channel: Connection, path: Path, device: str, execute: Execute, threads: int) -> None:
-    """The life of a worker: run what comes, write its row, pass it on."""
+    """The life of a worker: run what comes, write its rows, pass them on."""
     if threads:
         import torch
 
         torch.set_num_threads(threads)
     try:
         while True:
-            row = execute(channel.recv(), device)
-            append(path, row)
-            channel.send(row)
+            rows = execute(channel.recv(), device)
+            for row in rows:
+                append(path, row)
+            channel.send(rows)
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         return

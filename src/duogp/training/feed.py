@@ -7,7 +7,7 @@ the first rows of the same permutation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -51,17 +51,17 @@ class Table:
 
 
 class Minibatches:
-    """Shuffled batches of every replicate's rows [R, n]; with ``blocks`` a fixed partition, visited in random order.
+    """Shuffled batches of every replicate's rows [R, n], each replicate by its own generator.
 
-    A partition needs equal blocks: the n mod (number of blocks) rows left over (fewer than there are
+    With ``blocks`` the batches are a fixed partition of the rows, visited in random order. A partition needs equal blocks: the n mod (number of blocks) rows left over (fewer than there are
     blocks) sit out.
     """
 
     def __init__(
-        self, rows: Tensor, batch_size: int, generator: torch.Generator, *, blocks: bool = False
+        self, rows: Tensor, batch_size: int, generators: Sequence[torch.Generator], *, blocks: bool = False
     ) -> None:
         self.rows = rows
-        self.generator = generator
+        self.generators = generators
         replicates, n = rows.shape
         batch_size = min(batch_size, n)
         self.steps = -(-n // batch_size)
@@ -74,16 +74,18 @@ class Minibatches:
     def epoch(self) -> Tensor:
         """Row indices of one pass over the data: [steps, R, batch]."""
         if self.partition is not None:
-            order = torch.randperm(self.steps, generator=self.generator, device=self.rows.device)
-            return self.partition[order]
+            orders = torch.stack([self._permutation(self.steps, g) for g in self.generators], 1)
+            return self.partition.gather(0, orders.unsqueeze(-1).expand_as(self.partition))
         shuffled = self._shuffle()
         missing = self.steps * self.batch_size - shuffled.shape[1]
         shuffled = torch.cat([shuffled, shuffled[:, :missing]], 1)
         return shuffled.reshape(shuffled.shape[0], self.steps, self.batch_size).transpose(0, 1)
 
     def _shuffle(self) -> Tensor:
-        keys = torch.rand(self.rows.shape, generator=self.generator, device=self.rows.device)
-        return self.rows.gather(1, keys.argsort(1))
+        return self.rows.gather(1, torch.stack([self._permutation(self.rows.shape[1], g) for g in self.generators]))
+
+    def _permutation(self, n: int, generator: torch.Generator) -> Tensor:
+        return torch.randperm(n, generator=generator, device=self.rows.device)
 
 
 def chunks(table: Table, rows: Tensor, size: int) -> list[Callable[[], Batch]]:

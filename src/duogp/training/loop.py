@@ -56,7 +56,7 @@ def train(
     callbacks: Sequence[Callback] = (),
 ) -> list[History]:
     """Train all replicates; returns one history for each. Never raises for numerical trouble."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    parameters: list[torch.Tensor] = [p for p in model.parameters() if p.requires_grad]
     if isinstance(problem, ClosedForm):  # q(u) is solved for, not descended
         of_q = {id(p) for p in model.basis.q.parameters()}
         parameters = [p for p in parameters if id(p) not in of_q]
@@ -68,10 +68,11 @@ def train(
         for _ in range(model.replicates)
     ]
     total_steps = plan.epochs * problem.steps_per_epoch
+    check_every = max(1, min(plan.check_every, total_steps // 20))  # a rollback must not undo it all
+    unchecked = torch.zeros_like(model.num_data)  # losses since the last look
     start = time.perf_counter()
     step = 0
     exhausted = False
-    guard.save()
 
     with Progress("training", plan.epochs, plan.verbose) as bar:
         for epoch in range(1, plan.epochs + 1):
@@ -81,10 +82,14 @@ def train(
                 rate = plan.learning_rate * plan.schedule(step / total_steps) * guard.rate_factor
                 backend.set_learning_rate(rate)
                 problem.select(i)
-                loss_sum += backend.run()
+                loss = backend.run()
+                loss_sum += loss
+                unchecked += loss
                 step += 1
-                if step % plan.check_every == 0 or step == total_steps:
-                    if guard.healthy(loss_sum):
+                if step % check_every == 0 or step == total_steps:
+                    healthy = guard.healthy(unchecked)
+                    unchecked.zero_()
+                    if healthy:
                         guard.save()
                     else:
                         exhausted = not guard.roll_back()
@@ -118,13 +123,11 @@ def train(
             if stop:
                 break
 
-    if not exhausted and not guard.healthy(torch.zeros_like(model.num_data)):
+    if not guard.healthy(torch.zeros_like(model.num_data)):
         guard.roll_back()
     if best is not None and plan.restore_best and bool(torch.isfinite(best.nll).any()):
         best.restore()
-    with torch.no_grad():
-        problem.finish()
-    _settle(model, guard)
+    _settle(model, problem, guard)
     for r, history in enumerate(histories):
         history.seconds = time.perf_counter() - start
         history.rollbacks = guard.rollbacks
@@ -145,16 +148,24 @@ def train(
 
 
 @torch.no_grad()
-def _settle(model: Model, guard: Guard) -> None:
-    """Leave with jitter under which the final state factorises."""
-    numerics = model.numerics
+def _settle(model: Model, problem: Problem, guard: Guard) -> None:
+    """Leave with jitter under which the final state factorises and the final q(u) is finite."""
+    failed = model.numerics.failed
+    restored = False
     while True:
-        numerics.failed.zero_()
+        failed.zero_()
+        problem.finish()
         model.factors()
-        if not bool(numerics.failed.any()) or bool((numerics.jitter >= guard.MAX_JITTER).all()):
-            numerics.failed.zero_()
+        bad = failed.clone()
+        failed.zero_()
+        for p in model.basis.q.parameters():
+            bad |= ~torch.isfinite(p.reshape(model.replicates, -1).sum(1))
+        if not bool(bad.any()):
             return
-        numerics.jitter.copy_(
-            torch.where(numerics.failed.unsqueeze(-1), numerics.jitter * 10, numerics.jitter)
-        )
-        guard.rollbacks += 1
+        if not bool((bad & guard.at_limit).any()):
+            guard.raise_jitter(bad)
+        elif not restored:  # the last steps went where nothing helps: the state before them worked
+            guard.restore()
+            restored = True
+        else:
+            return

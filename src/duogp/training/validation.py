@@ -14,12 +14,13 @@ CHUNK = 8192
 def mean_nll(model: Model, batch: Batch) -> Tensor:
     """−mean log p(y | x, data) of every replicate, [R]. A failed factorisation reads as infinity."""
     failed_before = model.numerics.failed.clone()
+    model.numerics.failed.zero_()
     factors = model.factors()
     total = torch.zeros(model.replicates, dtype=torch.float64, device=batch.x.device)
     for part in _pieces(batch, CHUNK):
         f = model.marginals(part.x, factors)
         total += model.likelihood.bind(part.noise).log_predictive(part.y, f.mean, f.variance).double().sum(-1)
-    bad = model.numerics.failed & ~failed_before
+    bad = model.numerics.failed.clone()
     model.numerics.failed.copy_(failed_before)
     nll = -total / batch.x.shape[-2]
     return torch.where(bad | ~torch.isfinite(nll), torch.inf, nll)

@@ -1,0 +1,657 @@
+"""`duogp.fit`: every method and solver, settings and their mistakes, seeds, validation, replicates, weights."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import duogp
+from duogp.errors import DataWarning
+from duogp.methods import METHODS
+from duogp.settings import Settings
+
+CLOSED = [name for name in METHODS if METHODS[name].objective in ("elbo", "vfitc")]
+OPEN = [name for name in METHODS if name not in CLOSED]
+SOLVERS = [
+    *((name, solver) for name in METHODS for solver in ("stochastic", "auto")),
+    *((name, "closed-form") for name in CLOSED),
+]
+
+
+def table(n: int = 40, d: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    return X, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=n)
+
+
+def predictions(X, y, method="svgp", at=None, **settings) -> np.ndarray:
+    """Mean and standard deviation, [2, n]."""
+    settings = {"num_inducing": 8, "epochs": 4, **settings}
+    p = duogp.fit(X, y, method, **settings).predict(np.asarray(X) if at is None else at)
+    return np.stack([p.mean, p.std])
+
+
+# -- methods and solvers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("method", "solver"), SOLVERS)
+def test_every_method_fits_with_every_solver(method, solver, dtype):
+    X, y = table()
+    y = 1000 + 50 * y
+    gp = duogp.fit(X, y, method, solver=solver, dtype=dtype, num_inducing=8, epochs=3, batch_size=16)
+    p = gp.predict(X[:9])
+    assert p.mean.shape == p.std.shape == (9,)
+    assert p.mean.dtype == np.float64
+    assert np.isfinite(p.mean).all() and np.isfinite(p.std).all()
+    assert (p.residual >= 0).all() and (p.explained >= 0).all() and (p.noise > 0).all()
+    assert 900 < p.mean.mean() < 1100  # the user's units
+    assert 1 < p.std.mean() < 200
+    expected = "closed-form" if solver != "stochastic" and method in CLOSED else "stochastic"
+    assert gp.history.solver == gp.settings.solver == expected
+    assert gp.method is METHODS[method]
+    assert next(gp.model.parameters()).dtype == getattr(torch, dtype)
+
+
+@pytest.mark.parametrize("method", OPEN)
+def test_a_closed_form_that_does_not_exist_is_refused(method):
+    with pytest.raises(ValueError, match=f"solver='closed-form'.*'{method}'.*use solver='stochastic'"):
+        duogp.fit(*table(), method, solver="closed-form")
+
+
+def test_ppgpr_is_an_alias_and_names_ignore_case():
+    X, y = table()
+    assert np.array_equal(predictions(X, y, "ppgpr"), predictions(X, y, "PPGPR-chol"))
+
+
+def test_the_default_method_is_dcsvgp():
+    gp = duogp.fit(*table(), num_inducing=5, epochs=1)
+    assert gp.method.name == "dcsvgp"
+    assert gp.settings.beta2 == 1e-3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("method", ["svgp", "dcsvgp", "vfitc", "map"])
+def test_the_closed_form_is_where_stochastic_training_is_going(method, dtype):
+    """With everything but q(u) fixed, many stochastic steps reach the optimum of the closed form."""
+    X, y = table(30)
+    settings = {"learn_inducing": False, "learning_rate": 1e-9, "early_stopping": False, "dtype": dtype}
+    exact = predictions(
+        X, y, method, solver="closed-form", epochs=1, num_inducing=6, omega="full", **settings
+    )
+    settings |= {"learning_rate": 0.05, "schedule": "cosine", "epochs": 300, "batch_size": 100}
+
+    def freeze(progression):
+        own = {id(p) for p in progression.model.basis.q.parameters()}
+        for p in progression.model.parameters():
+            if id(p) not in own and p.grad is not None:
+                p.requires_grad_(False)
+
+    # the first step moves the hyperparameters a little; its size is bounded by the learning rate
+    reached = predictions(
+        X, y, method, solver="stochastic", num_inducing=6, omega="full", callbacks=[freeze], **settings
+    )
+    np.testing.assert_allclose(reached, exact, atol=0.15)
+
+
+@pytest.mark.parametrize("omega", ["batch", "blocks", "full"])
+@pytest.mark.parametrize("whitening", ["Q", "K"])
+@pytest.mark.parametrize("solver", ["stochastic", "closed-form"])
+def test_every_kind_of_omega_trains(omega, whitening, solver):
+    X, y = table()
+    rows = 64 if omega == "full" else 8
+    found = predictions(
+        X, y, "dcsvgp", omega=omega, whitening=whitening, solver=solver, batch_size=rows, omega_block=8,
+        beta2=1.0, early_stopping=False,
+    )  # fmt: skip
+    assert np.isfinite(found).all()
+
+
+def test_a_full_omega_needs_every_row_at_once():
+    with pytest.raises(ValueError, match=r"omega='full' needs every row.*batch_size"):
+        duogp.fit(*table(), "dcsvgp", omega="full", solver="stochastic", batch_size=8)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "matern12", "Matern-3/2", "rq", "periodic", "linear", "constant"])
+@pytest.mark.parametrize("method", ["svgp", "dcsvgp"])
+def test_kernels_by_name(kernel, method):
+    assert np.isfinite(predictions(*table(), method, kernel=kernel)).all()
+
+
+def test_kernels_and_means_as_objects_are_copied():
+    X, y = table()
+    kernel = duogp.kernels.RBF(2) * 2.0 + duogp.kernels.Linear(2)
+    mean = torch.nn.Linear(2, 1)
+    before = [p.detach().clone() for p in (*kernel.parameters(), *mean.parameters())]
+    assert np.isfinite(predictions(X, y, "dcsvgp", kernel=kernel, mean=mean)).all()
+    after = [*kernel.parameters(), *mean.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_gpytorch_kernels_work():
+    gpytorch = pytest.importorskip("gpytorch")
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=2))
+    assert np.isfinite(predictions(*table(), "svgp", kernel=kernel)).all()
+
+
+@pytest.mark.parametrize("mean", ["zero", "constant", "linear"])
+def test_means_by_name(mean):
+    assert np.isfinite(predictions(*table(), "ppgpr", mean=mean)).all()
+
+
+def test_a_linear_mean_extrapolates():
+    X = np.linspace(-1, 1, 40)[:, None]
+    gp = duogp.fit(X, 3 * X[:, 0] + 7, "svgp", mean="linear", num_inducing=8, epochs=150)
+    assert gp.predict([[50.0]]).mean[0] == pytest.approx(157, rel=0.1)
+
+
+@pytest.mark.parametrize("standardize", [True, False, "minmax"])
+def test_ways_of_scaling(standardize):
+    X, y = table()
+    gp = duogp.fit(X, y, "svgp", standardize=standardize, num_inducing=8, epochs=5)
+    assert np.isfinite(gp.predict(X).mean).all()
+    scaled = gp.x_scaler.transform(X)
+    if standardize is True:
+        np.testing.assert_allclose(scaled.std(0, ddof=1), 1.0)
+    elif standardize == "minmax":
+        assert scaled.min() == pytest.approx(-1) and scaled.max() == pytest.approx(1)
+    else:
+        assert np.array_equal(scaled, X)
+
+
+# -- inputs ----------------------------------------------------------------------------------------------
+
+
+def test_any_table_will_do():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 5, size=(30, 3)).astype(np.float64)
+    X[:, 2] = X[:, 2] > 2
+    y = X.sum(1)
+    expected = predictions(X, y)
+    frame = pandas.DataFrame({"a": X[:, 0].astype(int), "b": X[:, 1], "c": X[:, 2].astype(bool)})
+    for same, target in (
+        (X.tolist(), y.tolist()),
+        (X.astype(np.int64), y.astype(np.int32)),
+        (X.astype(np.float32), y.astype(np.float32)),
+        (torch.as_tensor(X), torch.as_tensor(y)),
+        (torch.as_tensor(X, dtype=torch.float32), torch.as_tensor(y).to(torch.bfloat16)),
+        (frame, pandas.Series(y)),
+        (np.asfortranarray(X), y[::-1][::-1]),
+    ):
+        found = predictions(same, target, at=same)
+        assert np.array_equal(found, expected)
+
+
+def test_boolean_inputs_and_targets():
+    rng = np.random.default_rng(0)
+    X = rng.random((40, 3)) > 0.5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        assert np.isfinite(predictions(X, X[:, 0])).all()
+
+
+def test_the_users_arrays_are_left_alone():
+    X, y = table()
+    before = X.copy(), y.copy()
+    predictions(X, y, "dcsvgp", standardize=False)
+    assert np.array_equal(X, before[0]) and np.array_equal(y, before[1])
+
+
+BAD_TABLES = {
+    "nan in X": (np.array([[1.0], [np.nan], [2.0]]), [1, 2, 3], r"X contains 1 value.*row 1, column 0"),
+    "inf in X": (np.array([[1.0], [2.0], [np.inf]]), [1, 2, 3], r"X contains 1 value.*row 2"),
+    "nan in y": (np.eye(3), [1, np.nan, 3], r"y contains 1 value.*row 1"),
+    "inf in y": (np.eye(3), [-np.inf, 2, 3], r"y contains 1 value.*row 0"),
+    "no rows": (np.zeros((0, 2)), [], r"X.*empty"),
+    "one row": (np.zeros((1, 2)), [1.0], r"X: found 1 sample.*at least 2"),
+    "no columns": (np.zeros((3, 0)), [1, 2, 3], r"X: found 0 feature"),
+    "X a vector": (np.zeros(3), [1, 2, 3], r"X: expected a 2D array.*Reshape"),
+    "X a cube": (np.zeros((3, 2, 2)), [1, 2, 3], r"X: expected a 2D array"),
+    "y a cube": (np.eye(3), np.zeros((3, 1, 1)), r"y: expected shape"),
+    "y short": (np.eye(3), [1, 2], r"y has 2 rows but X has 3"),
+    "y a scalar": (np.eye(3), 1.0, r"y: expected shape"),
+    "y missing": (np.eye(3), None, r"y"),
+    "text": (np.array([["a"], ["b"]]), [1, 2], r"X.*'a'"),
+    "complex": (np.eye(3) * 1j, [1, 2, 3], r"X: Complex data not supported"),
+    "ragged": ([[1.0], [1.0, 2.0]], [1, 2], r"X: rows of unequal length"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TABLES)
+def test_bad_tables_are_explained(name):
+    X, y, message = BAD_TABLES[name]
+    with pytest.raises((ValueError, TypeError), match=message):
+        duogp.fit(X, y, "svgp", epochs=1)
+
+
+# -- settings --------------------------------------------------------------------------------------------
+
+BAD_SETTINGS = [
+    *(
+        (name, value)
+        for name in (
+            "num_inducing", "num_extra", "batch_size", "patience", "omega_block", "epochs", "evaluate_every"
+        )
+        for value in (0, -1, 2.5, True, "3")
+    ),
+    *(
+        (name, value)
+        for name in ("learning_rate", "initial_lengthscale", "initial_noise", "jitter")
+        for value in (0.0, -1.0, np.nan, np.inf, "1", True)
+    ),
+    *((name, value) for name in ("beta1", "beta2") for value in (-1.0, np.nan, np.inf, "1", [], [1.0, -1.0])),
+    ("beta1", 0.0), ("beta1", None), ("beta1", [1.0, 0.0]),
+    ("gamma", 1.0), ("gamma", "2"), ("gamma", np.nan),
+    ("validation_fraction", 1.0), ("validation_fraction", -0.1), ("validation_fraction", "0.1"),
+    ("solver", "adam"), ("whitening", "k"), ("log_prior", "flat"), ("dtype", "float16"), ("backend", "jit"),
+    ("standardize", "robust"), ("omega", "none"), ("inducing_init", "kmeanz"), ("schedule", "linear"),
+    ("likelihood", "poisson"), ("kernel", "matern72"), ("kernel", 3), ("mean", "quadratic"), ("mean", 3),
+    ("ard", "no"), ("learn_inducing", "yes"), ("verbose", "loud"), ("early_stopping", "maybe"),
+    ("device", "gpu"), ("device", "meta"), ("device", 1.5),
+    ("random_state", None), ("random_state", 1.5), ("random_state", -1), ("random_state", 2**64),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), BAD_SETTINGS, ids=lambda v: repr(v))
+def test_bad_settings_are_refused_by_name(name, value):
+    with pytest.raises((ValueError, TypeError), match=name) as caught:
+        duogp.fit(*table(), "svgp", **{"num_inducing": 5, "epochs": 1, name: value})
+    shown = re.escape(repr(value)) if not isinstance(value, float) else ""
+    assert re.search(shown, str(caught.value))  # what came
+
+
+def test_unknown_settings_get_a_hint():
+    with pytest.raises(TypeError, match="unknown setting 'num_inducin'; did you mean 'num_inducing'"):
+        duogp.fit(*table(), num_inducin=3)
+    with pytest.raises(TypeError, match=r"unknown setting 'zzz'; the settings are num_inducing"):
+        duogp.fit(*table(), zzz=3)
+
+
+def test_an_unknown_method_gets_a_hint():
+    with pytest.raises(ValueError, match="unknown method 'dcsvpg'; did you mean 'dcsvgp'"):
+        duogp.fit(*table(), "dcsvpg")
+
+
+def test_cuda_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="device is 'cuda', but this torch sees no CUDA device"):
+        duogp.fit(*table(), device="cuda")
+    with pytest.raises(ValueError, match="'graph' needs parameters on a CUDA device"):
+        duogp.fit(*table(), "svgp", num_inducing=5, device="cpu", backend="graph")
+
+
+def test_numpy_values_and_torch_dtypes_are_plain_values():
+    chosen = Settings.of(
+        {
+            "num_inducing": np.int64(7),
+            "learning_rate": np.float32(0.5),
+            "ard": np.bool_(False),
+            "random_state": np.int32(3),
+            "beta1": np.array([0.5, 1.0]),
+            "dtype": torch.float32,
+        }
+    )
+    plain = chosen.to_dict()
+    assert plain["num_inducing"] == 7 and type(plain["num_inducing"]) is int
+    assert plain["learning_rate"] == 0.5 and plain["ard"] is False
+    assert plain["beta1"] == [0.5, 1.0] and plain["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("method", ["svgp", "dcsvgp", "ppgpr-mfd"])
+def test_more_inducing_points_than_rows_are_reduced(method):
+    X, y = table(12)
+    with pytest.warns(DataWarning, match=r"num_inducing is 100, but there are \d+ training rows"):
+        gp = duogp.fit(X, y, method, num_inducing=100, epochs=2)
+    assert gp.model.basis.inducing.shape[-2] <= 12
+    assert np.isfinite(gp.predict(X).mean).all()
+
+
+def test_num_extra_is_the_size_of_the_second_block():
+    X, y = table()
+    gp = duogp.fit(X, y, "ppgpr-mfd", num_inducing=5, num_extra=11, epochs=1)
+    assert gp.model.basis.mean_inducing.shape[-2] == 11
+    with pytest.warns(DataWarning, match="num_extra is 99"):
+        duogp.fit(X, y, "ppgpr-mfd", num_inducing=5, num_extra=99, epochs=1)
+
+
+@pytest.mark.parametrize("init", ["random", "kmeans", "greedy"])
+def test_inducing_points_can_stay_where_they_start(init):
+    X, y = table()
+    fixed = [
+        duogp.fit(X, y, "svgp", num_inducing=6, inducing_init=init, learn_inducing=False, epochs=epochs)
+        for epochs in (1, 6)
+    ]
+    assert torch.equal(fixed[0].model.basis.inducing, fixed[1].model.basis.inducing)
+
+
+def test_noise_can_be_held_fixed():
+    gp = duogp.fit(*table(), "svgp", num_inducing=6, epochs=5, learn_noise=False, initial_noise=0.25)
+    assert gp.hyperparameters()["noise"] == pytest.approx(0.25, rel=1e-5)
+
+
+def test_ard_and_isotropic_lengthscales():
+    X, y = table(60, 3)
+    relevant, *others = duogp.fit(X, y, "svgp", num_inducing=15, epochs=100).hyperparameters()["lengthscale"]
+    assert relevant < min(others)
+    one = duogp.fit(X, y, "svgp", num_inducing=15, epochs=3, ard=False).hyperparameters()["lengthscale"]
+    assert isinstance(one, float)
+
+
+# -- seeds -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", ["stochastic", "auto"])
+@pytest.mark.parametrize("method", ["svgp", "dcsvgp", "ppgpr-mfd"])
+def test_seeds_reproduce_bit_for_bit(method, solver):
+    X, y = table()
+    settings = {"solver": solver, "batch_size": 7, "validation_fraction": 0.2}
+    first, again, other = (predictions(X, y, method, random_state=s, **settings) for s in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_global_random_state_is_left_alone():
+    X, y = table()
+    torch.manual_seed(123)
+    np.random.seed(123)  # noqa: NPY002
+    before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    for method, solver in (("dcsvgp", "auto"), ("ppgpr", "stochastic"), ("ppgpr-mfd", "auto")):
+        for init in ("kmeans", "random", "greedy"):
+            gp = duogp.fit(X, y, method, solver=solver, inducing_init=init, num_inducing=6, epochs=2)
+        gp.sample(X, 2, seed=0, kind="pathwise")
+        gp.sample(X, 2, kind="joint")
+    assert torch.equal(before[0], torch.random.get_rng_state())
+    assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
+
+
+def test_global_random_state_does_not_matter():
+    X, y = table()
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        found.append(predictions(X, y, "dcsvgp", solver="stochastic", batch_size=16))
+    assert np.array_equal(*found)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("method", ["svgp", "dcsvgp", "ppgpr-mfd"])
+def test_torchs_default_dtype_does_not_matter(method, dtype):
+    X, y = table()
+    expected = predictions(X, y, method, dtype=dtype)
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = predictions(X, y, method, dtype=dtype)
+    finally:
+        torch.set_default_dtype(previous)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+# -- validation ------------------------------------------------------------------------------------------
+
+
+def test_a_validation_pair_is_never_trained_on():
+    X, y = table()
+    settings = {"early_stopping": False, "evaluate_every": 1}
+    plain = predictions(X[:30], y[:30], at=X, validation_fraction=0.0)
+    held = predictions(X[:30], y[:30], at=X, validation=(X[30:], y[30:]), **settings)
+    assert np.array_equal(held, plain)
+
+
+def test_a_fraction_is_held_out():
+    X, y = table(40)
+    seen = []
+    gp = duogp.fit(
+        X, y, "svgp", num_inducing=5, epochs=2, validation_fraction=0.25, callbacks=[lambda p: seen.append(p)]
+    )
+    assert float(seen[0].model.num_data) == 30
+    assert gp.history[-1].validation_nll is not None
+    assert gp.settings.validation_fraction == 0.25
+
+
+def test_nothing_is_held_out_unless_needed():
+    X, y = table(40)
+    rows = {}
+    for name, method, settings in (
+        ("svgp", "svgp", {}),
+        ("dcsvgp", "dcsvgp", {}),  # its closed form overfits: it looks at held-out rows by itself
+        ("dcsvgp stochastic", "dcsvgp", {"solver": "stochastic"}),
+        ("dcsvgp without", "dcsvgp", {"early_stopping": False}),
+        ("svgp stopping", "svgp", {"early_stopping": True}),
+    ):
+        gp = duogp.fit(X, y, method, num_inducing=5, epochs=1, **settings)
+        rows[name] = float(gp.model.num_data)
+    assert rows == {
+        "svgp": 40, "dcsvgp": 36, "dcsvgp stochastic": 40, "dcsvgp without": 40, "svgp stopping": 36
+    }  # fmt: skip
+
+
+def test_early_stopping_finds_the_end_of_learning():
+    """Pure noise: nothing can be learned, so validation gets worse and training ends early."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 3)), rng.normal(size=60)
+    gp = duogp.fit(
+        X, y, "dcsvgp", num_inducing=30, beta2=0.0, epochs=300, evaluate_every=1, patience=3,
+        validation_fraction=0.3, learning_rate=0.1,
+    )  # fmt: skip
+    nll = [record.validation_nll for record in gp.history if record.validation_nll is not None]
+    assert gp.history.stopped_early
+    assert len(nll) < 300
+    assert gp.history.best_epoch == 1 + int(np.argmin(nll))
+    assert len(nll) == gp.history.best_epoch + 3
+
+
+@pytest.mark.parametrize("solver", ["stochastic", "closed-form"])
+def test_a_list_of_betas_is_chosen_from_on_validation(solver):
+    X, y = table(60)
+    settings = {"solver": solver, "num_inducing": 8, "epochs": 5, "validation_fraction": 0.3}
+    gp = duogp.fit(X, y, "dcsvgp", beta1=[0.1, 1.0], beta2=(0.0, 1.0), **settings)
+    assert gp.settings.beta1 in (0.1, 1.0)
+    assert gp.settings.beta2 in (0.0, 1.0)
+    alone = {
+        (b1, b2): duogp.fit(X, y, "dcsvgp", beta1=b1, beta2=b2, **settings)
+        for b1 in (0.1, 1.0)
+        for b2 in (0.0, 1.0)
+    }
+
+    def best(fitted):
+        return min(v for v in fitted.history.series("validation_nll") if v is not None)
+
+    # whichever wins, its score is that of the candidates trained alone
+    assert best(gp) == pytest.approx(min(map(best, alone.values())), rel=1e-6)
+    np.testing.assert_allclose(
+        gp.predict(X).mean,
+        alone[gp.settings.beta1, gp.settings.beta2].predict(X).mean,
+        rtol=1e-6,
+        atol=1e-8,
+    )
+    assert gp.model.replicates == 1
+    assert float(gp.model.beta1) == gp.settings.beta1
+
+
+def test_a_hopeless_beta_is_not_chosen():
+    X, y = table(60)
+    gp = duogp.fit(X, y, "svgp", beta1=[1e4, 1.0], num_inducing=10, epochs=5, validation_fraction=0.3)
+    assert gp.settings.beta1 == 1.0
+
+
+def test_choosing_needs_validation_rows():
+    with pytest.raises(ValueError, match=r"list of beta1 or beta2.*validation_fraction"):
+        duogp.fit(*table(), "svgp", beta1=[0.1, 1.0], validation_fraction=0.0)
+    with pytest.raises(ValueError, match=r"early_stopping needs validation rows"):
+        duogp.fit(*table(), "svgp", early_stopping=True, validation_fraction=0.0)
+
+
+@pytest.mark.parametrize(
+    ("validation", "message"),
+    [
+        (np.zeros((3, 2)), r"validation must be a pair \(X, y\), got ndarray"),
+        ((np.zeros((3, 1)), np.zeros(3)), "validation X has 1 columns, X has 2"),
+        ((np.zeros((3, 2)), np.zeros(4)), "validation y has 4 rows"),
+        ((np.zeros((3, 2)), np.zeros((3, 2))), r"validation y has shape \(3, 2\)"),
+        ((np.full((3, 2), np.nan), np.zeros(3)), "validation X contains"),
+        ((np.zeros((0, 2)), np.zeros(0)), "validation X.*empty"),
+    ],
+)
+def test_bad_validation_pairs_are_explained(validation, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        duogp.fit(*table(), "svgp", validation=validation)
+
+
+# -- replicates ------------------------------------------------------------------------------------------
+
+ROWS = [np.arange(0, 20), np.arange(20, 40), np.arange(10, 30)]
+
+
+@pytest.mark.parametrize("method", ["svgp", "dcsvgp", "ppgpr", "ppgpr-mfd", "map"])
+@pytest.mark.parametrize("solver", ["stochastic", "auto"])
+def test_replicates_are_the_single_fits_with_the_next_seeds(method, solver):
+    X, y = table()
+    X = X * [1.0, 100.0]
+    settings = {"num_inducing": 6, "epochs": 6, "batch_size": 7, "solver": solver, "random_state": 5}
+    together = duogp.fit_replicates(X, y, ROWS, method, **settings)
+    assert len(together) == 3
+    for r, rows in enumerate(ROWS):
+        alone = duogp.fit(X[rows], y[rows], method, **{**settings, "random_state": 5 + r})
+        one, other = together[r].predict(X), alone.predict(X)
+        np.testing.assert_allclose(one.mean, other.mean, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(one.variance, other.variance, rtol=1e-6)
+        assert together[r].history[-1].loss == pytest.approx(alone.history[-1].loss, rel=1e-6)
+
+
+def test_each_replicate_has_its_own_scaling():
+    X, y = table()
+    y = y + 100 * (np.arange(40) >= 20)
+    first, second, _ = duogp.fit_replicates(X, y, ROWS, "svgp", num_inducing=6, epochs=2)
+    for gp, rows in ((first, ROWS[0]), (second, ROWS[1])):
+        np.testing.assert_allclose(gp.x_scaler.shift, X[rows].mean(0))
+        np.testing.assert_allclose(gp.x_scaler.scale, X[rows].std(0, ddof=1))
+        np.testing.assert_allclose(gp.y_scaler.shift, y[rows].mean())
+        assert abs(gp.predict(X[rows]).mean.mean() - y[rows].mean()) < 0.5
+
+
+def test_replicates_take_seeds_noise_weights_and_validation_rows():
+    X, y = table()
+    rows, held = [np.arange(15), np.arange(15)], [np.arange(15, 30), np.arange(15, 30)]
+    fits = duogp.fit_replicates(
+        X, y, rows, "dcsvgp", validation_rows=held, noise=0.01, sample_weight=np.arange(1.0, 41.0),
+        random_states=[7, 7], num_inducing=5, epochs=3,
+    )  # fmt: skip
+    assert np.array_equal(fits[0].predict(X).mean, fits[1].predict(X).mean)
+    assert fits[0].history.series("validation_nll") == fits[1].history.series("validation_nll")
+
+
+def test_replicates_choose_their_betas_apart():
+    X, y = table()
+    fits = duogp.fit_replicates(X, y, ROWS, "svgp", beta1=[1e4, 1.0], num_inducing=6, epochs=3)
+    assert [gp.settings.beta1 for gp in fits] == [1.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[0, 1, 2], [3, 4]], r"rows must be sets of one size, got sizes \[2, 3\]"),
+        ([], "rows must hold at least one set"),
+        ([[0], [1]], "rows must be sets of at least 2 rows"),
+        ([[0, 40]], "rows must hold row numbers from 0 to 39"),
+        ([[-1, 3]], "rows must hold row numbers from 0 to 39"),
+        ([[0.0, 1.0]], "rows must hold vectors of row numbers"),
+        ([np.ones(40, bool)], "rows must hold vectors of row numbers"),
+    ],
+)
+def test_bad_rows_are_explained(rows, message):
+    with pytest.raises(ValueError, match=message):
+        duogp.fit_replicates(*table(), rows, "svgp", num_inducing=2, epochs=1)
+
+
+def test_bad_validation_rows_are_explained():
+    with pytest.raises(ValueError, match="validation_rows must be 2 sets of one size"):
+        duogp.fit_replicates(*table(), ROWS[:2], "svgp", validation_rows=[[1, 2]])
+
+
+# -- weights and noise of rows ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["svgp", "vfitc", "map"])
+def test_integer_weights_are_repeated_rows(method):
+    X, y = table(12)
+    weights = np.arange(12) % 3 + 1
+    settings = {
+        "num_inducing": 12, "inducing_init": "random", "learn_inducing": False, "standardize": False,
+        "solver": "closed-form", "epochs": 5, "at": X,
+    }  # fmt: skip
+    weighed = predictions(X, y, method, sample_weight=weights, **settings)
+    repeated = predictions(np.repeat(X, weights, 0), np.repeat(y, weights), method, **settings)
+    np.testing.assert_allclose(weighed, repeated, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(weighed, predictions(X, y, method, **settings), rtol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["svgp", "dcsvgp"])
+def test_a_row_of_weight_zero_is_not_there(method):
+    X, y = table(12)
+    wild_X, wild_y = np.concatenate([X, X[:2]]), np.concatenate([y, [1e3, -1e3]])
+    settings = {
+        "num_inducing": 12, "inducing_init": "random", "learn_inducing": False, "standardize": False,
+        "solver": "closed-form", "epochs": 5, "at": X, "beta2": 0.0, "early_stopping": False,
+    }  # fmt: skip
+    weights = np.r_[np.ones(12), np.zeros(2)]
+    found = predictions(wild_X, wild_y, method, sample_weight=weights, **settings)
+    np.testing.assert_allclose(found, predictions(X, y, method, **settings), rtol=1e-5, atol=1e-6)
+
+
+def test_weights_matter_in_minibatches_too():
+    X, y = table(40)
+    weights = np.where(X[:, 0] > 0, 1.0, 0.0)
+    y = np.where(X[:, 0] > 0, 1.0, -1.0)
+    gp = duogp.fit(
+        X, y, "svgp", solver="stochastic", num_inducing=10, epochs=60, learning_rate=0.05, batch_size=16,
+        sample_weight=weights, standardize=False,
+    )  # fmt: skip
+    assert gp.predict(X).mean.mean() > 0.3
+
+
+@pytest.mark.parametrize("solver", ["stochastic", "closed-form"])
+def test_rows_with_huge_noise_are_ignored(solver):
+    X, y = table(12)
+    wild_X, wild_y = np.concatenate([X, X[:2]]), np.concatenate([y, [1e3, -1e3]])
+    settings = {
+        "num_inducing": 12, "inducing_init": "random", "learn_inducing": False, "standardize": False,
+        "solver": solver, "epochs": 5, "batch_size": 100, "at": X,
+    }  # fmt: skip
+    noise = np.r_[np.full(12, 0.1), np.full(2, 1e14)]
+    found = predictions(wild_X, wild_y, noise=noise, **settings)
+    expected = predictions(X, y, noise=0.1, **settings)
+    tolerance = 1e-5 if solver == "closed-form" else 0.05  # the order of Z, and so of q's start, differs
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_known_noise_replaces_the_learned_one():
+    X, y = table()
+    gp = duogp.fit(100 * X, 100 * y, "svgp", noise=np.full(40, 100.0), num_inducing=10, epochs=5)
+    assert gp.predict(X).noise.max() < 1e-3
+    assert gp.predict(X, noise=100.0).noise == pytest.approx(100.0, rel=1e-4)
+    both = duogp.fit(100 * X, 100 * y, "svgp", noise=np.full(40, 100.0), learn_noise=True, epochs=5)
+    assert both.predict(X).noise.min() > 1.0
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "message"),
+    [
+        ("sample_weight", np.zeros(40), "sample_weight must not be zero for every row"),
+        ("sample_weight", -np.ones(40), "sample_weight must not be negative"),
+        ("sample_weight", np.ones(39), "sample_weight has 39 rows"),
+        ("sample_weight", np.full(40, np.nan), "sample_weight contains"),
+        ("noise", np.zeros(40), "noise must be positive"),
+        ("noise", np.ones((40, 2)), "noise: expected one number per row"),
+        ("noise", np.full(40, np.inf), "noise contains"),
+    ],
+)
+def test_bad_row_vectors_are_explained(argument, value, message):
+    with pytest.raises(ValueError, match=message):
+        duogp.fit(*table(), "svgp", **{argument: value})

@@ -1,0 +1,64 @@
+"""The core needs numpy, scipy, scikit-learn and torch alone; everything else is imported where it is used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+OPTIONAL = ("typer", "rich", "pyarrow", "matplotlib", "safetensors", "pandas", "gpytorch", "linear_operator")
+
+# The finder of installed packages, blind to some: what `pip uninstall` would do to it.
+BLOCK = f"""
+import sys
+from importlib.machinery import PathFinder
+
+class Core(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {OPTIONAL!r} else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Core
+"""
+
+
+def run_without_extras(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", BLOCK + textwrap.dedent(code)], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_the_blockade_works():
+    done = run_without_extras("import matplotlib")
+    assert done.returncode != 0
+    assert "No module named 'matplotlib'" in done.stderr
+
+
+def test_import_fit_predict_and_sample_with_the_core_alone():
+    done = run_without_extras(
+        """
+        import numpy as np
+        import duogp
+        X = np.linspace(-1, 1, 30)[:, None]
+        for method in ("dcsvgp", "ppgpr"):
+            gp = duogp.fit(X, np.sin(3 * X[:, 0]), method, num_inducing=5, epochs=2, verbose=True)
+            assert np.isfinite(gp.predict(X).std).all()
+            assert gp.sample(X, 2, seed=0).shape == (2, 30)
+        print("done")
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "done"
+    assert done.stderr == ""
+
+
+def test_the_benchmark_runner_starts_with_the_core_alone():
+    done = run_without_extras(
+        """
+        import runpy
+        sys.argv = ["duogp.bench", "--help"]
+        runpy.run_module("duogp.bench", run_name="__main__", alter_sys=True)
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert "run" in done.stdout and "table" in done.stdout and "missing" in done.stdout
