@@ -1,7 +1,7 @@
 """Brute force: the same models by joint Gaussian algebra, unwhitened, with explicit inverses, no cleverness.
 
-Nothing here uses the library's features, factors or penalties; only its parameters are read. Leading dimensions
-are [replicate, latent]. Jitter ε is the variance of a noise on u = f(Z) + √ε ξ (MATH §11 C1).
+Nothing here uses the library's features, factors or penalties; only its parameters are read. Leading
+dimensions are [replicate, latent]. Jitter ε is the variance of a noise on u = f(Z) + √ε ξ (MATH §11 C1).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Dense(NamedTuple):
     nugget: Tensor | float = 0.0  # [R, latent], white variance of f where Ω has one
 
 
-# -- pieces ------------------------------------------------------------------------------------------------------
+# -- pieces ---------------------------------------------------------------------------------------------
 
 
 def k(kernel: Scale, a: Tensor, b: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ def no_joint() -> tuple[Gaussian, Gaussian]:
     return nothing, nothing
 
 
-# -- the bases ---------------------------------------------------------------------------------------------------
+# -- the bases ------------------------------------------------------------------------------------------
 
 
 def coupled(model: Model, x: Tensor) -> Dense:
@@ -156,13 +156,13 @@ def coupled(model: Model, x: Tensor) -> Dense:
 def separate(model: Model, x: Tensor) -> Dense:
     """MATH §4, §11 A1: the mean is a function of the RKHS, the covariance that of a coupled basis."""
     basis, x = model.basis, x.unsqueeze(-3)
-    assert isinstance(basis, Separate) and basis.mean_kernel is basis.kernel
+    assert isinstance(basis, Separate)
     kernel, z, z_mean, q = basis.kernel, basis.inducing, basis.mean_inducing, moments(basis.q)
-    K, K_mean = inducing_prior(model, kernel, z), inducing_prior(model, kernel, z_mean)
+    K, K_mean = inducing_prior(model, kernel, z), inducing_prior(model, basis.mean_kernel, z_mean)
     a = t(q.mean, inv(torch.linalg.cholesky(K_mean)).mT)
     L = torch.linalg.cholesky(K)
     S = L @ q.covariance @ L.mT
-    K_x, K_xz, K_xm = k(kernel, x, x), k(kernel, x, z), k(kernel, x, z_mean)
+    K_x, K_xz, K_xm = k(kernel, x, x), k(kernel, x, z), k(basis.mean_kernel, x, z_mean)
     B = K_xz @ inv(K)
     mean, residual, explained = t(a, K_xm), K_x - B @ K_xz.mT, B @ S @ B.mT
     if isinstance(basis.q, PointQ):
@@ -170,6 +170,8 @@ def separate(model: Model, x: Tensor) -> Dense:
         return Dense(mean, residual, explained, value, *no_joint())
     zero = torch.zeros_like(K[..., 0])
     value = 0.5 * quadratic(a, K_mean) + gaussian_kl(Gaussian(zero, S), Gaussian(zero, K))
+    if basis.mean_kernel is not kernel:  # no process with this mean and this prior
+        return Dense(mean, residual, explained, value, *no_joint())
     # all variables: f(x), u_μ, u_σ
     prior = blocks(blocks(K_x, K_xm, K_mean), torch.cat([K_xz, k(kernel, z_mean, z)], -2), K)
     centred = conditioned_on(prior, Gaussian(zero, S), z.shape[-2])
@@ -211,7 +213,7 @@ def mismatch(A: Tensor, residual: Tensor) -> Tensor:
     return A.mT @ inv(residual) @ A
 
 
-# -- objectives --------------------------------------------------------------------------------------------------
+# -- objectives -----------------------------------------------------------------------------------------
 
 
 def prior_mean(model: Model, x: Tensor) -> Tensor:
@@ -267,7 +269,7 @@ def loss(model: Model, batch: Batch, f: Dense) -> Tensor:
     return -data_terms(model, batch, f).mean(-1) + regulariser / model.num_data
 
 
-# -- evidences ---------------------------------------------------------------------------------------------------
+# -- evidences ------------------------------------------------------------------------------------------
 
 
 def log_evidence(y: Tensor, covariance: Tensor) -> Tensor:
@@ -282,13 +284,13 @@ def exact_log_evidence(model: Model, batch: Batch, white_noise: Tensor | float =
     return log_evidence(batch.y - prior_mean(model, batch.x), k(model.basis.kernel, x, x) + noise).sum(-1)
 
 
-# -- the collapsed bound ----------------------------------------------------------------------------------------
+# -- the collapsed bound --------------------------------------------------------------------------------
 
 
 def collapsed(model: Model, batch: Batch, partition: list[slice] | None = None) -> Tensor:
     """max over q of Σ w·data − β₁ KL − β₂ Ω, [R] (MATH §1.3, §1.4, §2.1, §11 A1, B6).
 
-    With Λ = w/s² and any prior u ~ N(0, P): dividing by β₁ makes the noise β₁Λ⁻¹ and the penalty one of weight 1.
+    With Λ = w/s² and any prior u ~ N(0, P): dividing by β₁ makes the noise β₁Λ⁻¹ and the penalty's weight 1.
     Mean field and point q lose exactly what their covariance costs against the full one.
     """
     basis, x = model.basis, batch.x.unsqueeze(-3)
@@ -321,8 +323,8 @@ def collapsed(model: Model, batch: Batch, partition: list[slice] | None = None) 
         B = K_xz @ inv(K)
     B_mean, P_mean = B, P
     if isinstance(basis, Separate):
-        P_mean = inducing_prior(model, kernel, basis.mean_inducing)
-        B_mean = k(kernel, x, basis.mean_inducing) @ inv(P_mean)
+        P_mean = inducing_prior(model, basis.mean_kernel, basis.mean_inducing)
+        B_mean = k(basis.mean_kernel, x, basis.mean_inducing) @ inv(P_mean)
     if model.objective is vfitc:
         s2, r = s2 + r, torch.zeros_like(r)
     precision = weight / s2  # Λ

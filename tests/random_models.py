@@ -60,7 +60,7 @@ class Problem(NamedTuple):
 
 
 def separated_points(count: int, replicates: int, generator: torch.Generator) -> Tensor:
-    """[R, count, 2]: sites of the smallest square grid that holds them, spacing 0.8, perturbed, in random order."""
+    """[R, count, 2]: sites of the smallest square grid that holds them, perturbed, in random order."""
     side = torch.arange(math.ceil(math.sqrt(count)), dtype=torch.float64) * 0.8 - 1.6
     grid = torch.cartesian_prod(side, side)
     out = []
@@ -126,12 +126,6 @@ def randomise(model: Model, generator: torch.Generator) -> None:
     q.mean.copy_(normal(q.mean, 0.8))
     if isinstance(q, CholeskyQ):
         q.raw_root.copy_(0.7 * torch.eye(q.size) + normal(q.raw_root, 0.2))
-        q.raw_root.diagonal(dim1=-2, dim2=-1)[
-            ..., 0
-        ].neg_()  # a negative diagonal is as good as a positive one
+        q.raw_root.diagonal(dim1=-2, dim2=-1)[..., 0].neg_()  # as good as positive
     elif isinstance(q, DiagonalQ):
         q.std.copy_(0.7 * normal(q.std, 0.3).exp())
-
-
-def copy_parameters(source: torch.nn.Module, target: torch.nn.Module) -> None:
-    target.load_state_dict(source.state_dict())

@@ -1,4 +1,4 @@
-"""Closed-form training: the collapsed objective, its gradient and its optimum, against dense algebra and autograd."""
+"""Closed-form training: the collapsed objective, its gradient and optimum, against dense algebra."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from duogp.collapsed import CollapsedObjective
 from duogp.model import Batch, Model
 from duogp.objectives import predictive
 from random_models import QS, Problem, random_problem
-from test_conformance import BASES, Row, close, conditional, every_basis, every_q
+from test_conformance import BASES, Row, close, conditional, every_basis, every_q, separate_kernels
 
 N = 9
 WHOLE = [slice(0, N)]
@@ -63,7 +63,7 @@ def problem_of(build: Callable, q: str = "full", objective: str = "elbo", **sett
 def test_collapsed_objective_is_the_dense_collapsed_bound(
     row: Row, q: str, objective: str, partition: list[slice]
 ) -> None:
-    """For β₂ = 0: value and gradient in Z, kernels, noise, prior mean; R = 2, two outputs, Λ from noise and weights."""
+    """β₂ = 0: value and gradient in Z, kernels, noise, prior mean; two replicates, two outputs, any Λ."""
     model, batch, _ = problem_of(row.build, q, objective, beta2=0.0, row_noise=True, weights=True)
     assert_collapsed_is_dense(model, batch, partition)
 
@@ -86,7 +86,7 @@ def test_collapsed_objective_with_the_omega_of_all_rows(whitening: str, q: str, 
 def test_collapsed_objective_with_the_omega_of_blocks(
     whitening: str, q: str, omega: str, partition: list[slice]
 ) -> None:
-    """blocks: the sum over a fixed partition (§11 B6). batch: its mean, as the reference code sees it on average."""
+    """blocks: the sum over a fixed partition (§11 B6). batch: its mean, as the reference code has it."""
     model, batch, _ = problem_of(conditional(whitening, omega), q)
     assert_collapsed_is_dense(model, batch, partition, partition)
 
@@ -105,7 +105,7 @@ def test_collapsed_objective_with_jitter(row: Row, q: str) -> None:
 def test_the_optimum_is_where_the_objective_equals_the_collapsed_one(
     row: Row, q: str, objective: str
 ) -> None:
-    """Writing q* into the model gives the collapsed value as the ordinary loss, and no gradient in q remains."""
+    """Writing q* into the model gives the collapsed value as ordinary loss; no gradient in q remains."""
     model, batch, _ = problem_of(row.build, q, objective)
     closed = collapsed_objective(model, batch, WHOLE)
     value = closed.backward()
@@ -139,6 +139,12 @@ def test_collapsed_bound_is_below_the_evidence(row: Row) -> None:
         model, batch, _ = problem_of(row.build, seed=seed, beta1=1.0)
         value = -collapsed_objective(model, batch, WHOLE).backward() * N
         assert (value < dense.exact_log_evidence(model, batch)).all()
+
+
+@every_q
+def test_collapsed_objective_with_a_mean_kernel_of_its_own(q: str) -> None:
+    model, batch, _ = problem_of(separate_kernels, q)
+    assert_collapsed_is_dense(model, batch, WHOLE)
 
 
 def test_replicates_may_weigh_differently() -> None:

@@ -1,4 +1,4 @@
-"""The coupled basis is gpytorch 1.15's VariationalStrategy: values, gradients and predictions, to 1e-6 or better."""
+"""The coupled basis is gpytorch 1.15's VariationalStrategy: values, gradients, predictions, to 1e-6."""
 
 from __future__ import annotations
 

@@ -19,7 +19,16 @@ from duogp.bases import Conditional
 from duogp.linalg import JITTER
 from duogp.model import Batch, Model, take_replicate
 from random_models import Problem, random_problem
-from test_conformance import BASES, Row, close, conditional, every_basis, every_objective, every_q
+from test_conformance import (
+    BASES,
+    Row,
+    close,
+    conditional,
+    every_basis,
+    every_objective,
+    every_q,
+    four_objectives,
+)
 
 
 def batched_problem(row: Row, q: str = "full", objective: str = "elbo", **settings: object) -> Problem:
@@ -51,7 +60,7 @@ def rows_of(batch: Batch, r: int) -> Batch:
     return Batch(*(None if part is None else part[r : r + 1] for part in batch))
 
 
-@every_objective
+@four_objectives
 @every_q
 @every_basis
 def test_replicates_are_a_loop_over_single_models(row: Row, q: str, objective: str) -> None:
@@ -82,7 +91,7 @@ def test_replicates_do_not_share_memory_once_taken(row: Row) -> None:
 
 @torch.no_grad()
 def take_latent(model: Model, l: int) -> Model:
-    """One latent function as a model of its own: parameters lead with [R, latent], the inducing inputs with [R, 1]."""
+    """One latent function as a model of its own: parameters lead with [R, latent], Z with [R, 1]."""
     out = copy.deepcopy(model)
     for name, p in out.named_parameters():
         if not name.endswith("inducing"):
@@ -140,7 +149,7 @@ def test_saving_and_loading_changes_nothing(row: Row, q: str) -> None:
     assert torch.equal(model.loss(batch), other.loss(batch))
 
 
-@every_objective
+@four_objectives
 @every_q
 @every_basis
 def test_float32_is_close_to_float64(row: Row, q: str, objective: str) -> None:
@@ -160,11 +169,11 @@ def test_float32_is_close_to_float64(row: Row, q: str, objective: str) -> None:
     assert all(p.grad.isfinite().all() for p in single.parameters())
 
 
-# -- samples -----------------------------------------------------------------------------------------------------
+# -- samples --------------------------------------------------------------------------------------------
 
 
 def assert_moments(draws: Tensor, mean: Tensor, covariance: Tensor, calls: int) -> None:
-    """First and second moments within 5 standard errors; draws [calls · paths, n] are independent between calls."""
+    """First and second moments within 5 standard errors; draws [calls · paths, n], calls independent."""
     centred = (draws - mean).reshape(calls, -1, draws.shape[-1])
     for estimate in (centred.mean(1), (centred.mT @ centred / centred.shape[1] - covariance).flatten(1)):
         error = estimate.std(0) / calls**0.5
@@ -174,9 +183,9 @@ def assert_moments(draws: Tensor, mean: Tensor, covariance: Tensor, calls: int) 
 @pytest.mark.parametrize("jitter", [0.0, 0.1])
 @every_basis
 def test_sampled_functions_have_the_posterior_moments(row: Row, jitter: float) -> None:
-    """Matheron's rule; random features are unbiased, so drawing them anew in every call leaves no bias at all."""
+    """Matheron's rule; random features are unbiased, so drawing them anew in every call leaves no bias."""
     model, _, x = random_problem(row.build, jitter=jitter, latents=2)
-    x, calls = torch.cat([x, model.basis.inducing.detach()[:, 0, :1]], 1).unsqueeze(-3), 400
+    x, calls = torch.cat([x, model.basis.inducing.detach()[:, 0, :1]], 1).unsqueeze(-3), 250
     form, g = model.linear_form(), torch.Generator().manual_seed(0)
     with torch.no_grad():
         draws = torch.cat([form.sample_paths(8, g, num_features=16)(x) for _ in range(calls)])
@@ -209,11 +218,11 @@ def test_samples_of_a_fitted_model_have_its_predicted_moments(kind: str) -> None
     assert_moments(draws, torch.as_tensor(prediction.mean), covariance, calls)
 
 
-# -- batches of Ω ------------------------------------------------------------------------------------------------
+# -- batches of Ω ---------------------------------------------------------------------------------------
 
 
 def test_data_terms_average_over_batches_and_omega_blocks_sum() -> None:
-    """Identity 23: full-batch loss = mean of the losses of equal blocks, with Ω the sum over the fixed partition."""
+    """Identity 23: full-batch loss = mean of the losses of equal blocks, Ω the sum over the partition."""
     model, batch, _ = random_problem(conditional("Q", "blocks"), n=8)
     assert isinstance(model.basis, Conditional)
     halves = [Batch(batch.x[:, b], batch.y[..., b]) for b in (slice(0, 4), slice(4, 8))]

@@ -1,4 +1,4 @@
-"""Each objective is the integral it names (MATH §4), by quadrature on a grid; identities 7, 12, 20 and 21 of MATH §8."""
+"""Each objective is the integral it names (MATH §4), by quadrature; identities 7, 12, 20, 21 of MATH §8."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def log_normal(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def expectation(g: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor) -> Tensor:
-    """E g(f), f ~ N(mean, variance): the trapezium rule, whose error for such integrands is below rounding."""
+    """E g(f), f ~ N(mean, variance): the trapezium rule, exact to rounding for such integrands."""
     nodes = torch.linspace(-13, 13, 521, dtype=torch.float64)
     weights = torch.exp(-0.5 * nodes**2)
     return g(mean[..., None] + variance.sqrt()[..., None] * nodes) @ (weights / weights.sum())
@@ -93,7 +93,7 @@ def test_predictive_has_everything_inside_the_log(latents: int) -> None:
 @pytest.mark.parametrize("gamma", [1.03, 1.5])
 @pytest.mark.parametrize("latents", [1, 2])
 def test_gamma_robust_is_its_two_integrals(latents: int, gamma: float, gpytorch_sign: bool) -> None:
-    """(γ/h) E_q[p^h] (∫p^γ dy)^(−h/γ) − γ/h, both moments on a grid; gpytorch's sign only flips the exponent."""
+    """(γ/h) E_q[p^h] (∫p^γ dy)^(−h/γ) − γ/h, moments on a grid; gpytorch's sign flips the exponent."""
     d, h = Draw(latents), gamma - 1
     power = expectation(likelihood_at(d, h), d.f.mean, d.f.variance).prod(-2)
     y = d.noise[..., None].sqrt() * torch.linspace(-12, 12, 2001, dtype=torch.float64)
@@ -118,7 +118,7 @@ def test_identity_12_gamma_to_one_is_the_elbo(gpytorch_sign: bool) -> None:
 
 @pytest.mark.parametrize("gamma", [1.03, 1.2])
 def test_identity_12_the_switch_is_gpytorchs_gamma_robust_elbo(gamma: float) -> None:
-    """`gpytorch_sign=True` is `GammaRobustVariationalELBO`'s data term, minus its constant γ/h; False is not."""
+    """`gpytorch_sign=True` is `GammaRobustVariationalELBO`'s data term minus γ/h; False is not."""
     d = Draw()
     likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
     mll = gpytorch.mlls.GammaRobustVariationalELBO(

@@ -1,7 +1,7 @@
 """Figures that look right unedited. Matplotlib is imported where a figure is drawn, never before.
 
-Every function draws on the axes it is given (or makes its own) and returns them. Colours are those of Okabe and
-Ito, told apart by every kind of colour vision.
+Every function draws on the axes it is given (or makes its own) and returns them. Colours are those of Okabe
+and Ito, told apart by every kind of colour vision.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INK, FAINT = "#333333", "#9a9a9a"
 
 
 def history_plot(history: History, ax: Axes | None = None) -> Axes:
-    """Loss against epochs; validation NLL on a second axis, its best epoch marked, where there were such rows."""
+    """Loss against epochs; where rows were held out, their NLL on a second axis, the best epoch marked."""
     ax = _axes(ax, (5.5, 3.4))
     ax.plot(history.series("epoch"), history.series("loss"), color=BLUE, lw=1.6, label="loss")
     ax.set_xlabel("epoch")
@@ -82,7 +82,7 @@ def one_dimensional_fit(
     color: str = BLUE,
     legend: bool = True,
 ) -> Axes:
-    """Mean and 95 % band of new observations along ``grid`` [t], the data, and the inducing points as ticks."""
+    """Mean and 95 % band of observations along ``grid`` [t], the data, and the inducing points as ticks."""
     ax = _axes(ax, (5.5, 3.4))
     x, target = np.ravel(X), np.ravel(y)
     along = np.ravel(grid)
@@ -118,7 +118,7 @@ def calibration_plot(
 ) -> Axes:
     """How often a predicted quantile is not exceeded, against how often it should not be.
 
-    On the diagonal is honest; an S that is flat in the middle is underconfident, a steep one overconfident.
+    On the diagonal is honest. Steep in the middle: intervals are too wide. Flat in the middle: too narrow.
     """
     ax = _axes(ax, (3.8, 3.8))
     z = _zscores(y, mean, std)
@@ -152,7 +152,7 @@ def predicted_vs_observed(
     max_rows: int = 500,
     color: str = BLUE,
 ) -> Axes:
-    """Observed against predicted with 95 % bars. Of more than ``max_rows`` rows an even selection is drawn."""
+    """Observed against predicted with 95 % bars; of more than ``max_rows`` rows an even selection."""
     ax = _axes(ax, (4.2, 4.2))
     observed, predicted, spread = (np.asarray(v, dtype=np.float64).ravel() for v in (y, mean, std))
     shown = np.linspace(0, len(observed) - 1, min(max_rows, len(observed))).round().astype(int)
@@ -160,18 +160,11 @@ def predicted_vs_observed(
     pad = 0.04 * float(np.ptp(ends)) or 1.0
     limits = (float(ends.min()) - pad, float(ends.max()) + pad)
     _reference(ax, list(limits), list(limits))
-    ax.errorbar(
-        predicted[shown],
-        observed[shown],
-        xerr=float(ndtri(0.975)) * spread[shown],
-        fmt="o",
-        ms=3,
-        mew=0,
-        color=color,
-        ecolor=color,
-        elinewidth=0.6,
-        alpha=0.35,
+    half = float(ndtri(0.975)) * spread[shown]
+    ax.hlines(
+        observed[shown], predicted[shown] - half, predicted[shown] + half, color=color, lw=0.6, alpha=0.25
     )
+    ax.scatter(predicted[shown], observed[shown], s=12, color=color, alpha=0.8, lw=0, zorder=3)
     ax.set(xlim=limits, ylim=limits, xlabel="predicted (bar: 95 % interval)", ylabel="observed")
     ax.set_aspect("equal")
     return ax
@@ -179,12 +172,12 @@ def predicted_vs_observed(
 
 def inducing_inputs(gp: GP) -> NDArray[np.float64]:
     """The inducing points Z of a fitted model [M, used columns] in the user's units."""
-    points = gp.model.basis.inducing
+    points: Any = gp.model.basis.inducing
     z = points.detach().double().cpu().numpy()[0, 0]
     return z * gp.x_scaler.scale + gp.x_scaler.shift
 
 
-# -- style ---------------------------------------------------------------------------------------------------------
+# -- style -------------------------------------------------------------------------------------------------
 
 
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:

@@ -89,7 +89,7 @@ class Settings:
             if not values or not all(_is_number(v) and v >= 0 for v in values):
                 raise ValueError(f"{name} must be a number ≥ 0 or a list of such numbers, got {given!r}")
         if any(value == 0 for value in as_list(self.beta1)):
-            raise ValueError("beta1 must be above 0: without the KL, q(u) has no scale")
+            raise ValueError(f"beta1 must be above 0 (without the KL, q(u) has no scale), got {self.beta1!r}")
         if not (_is_number(self.gamma) and self.gamma > 1):
             raise ValueError(f"gamma must be a number above 1, got {self.gamma!r}")
         for name in ("ard", "output_scale", "gpytorch_sign", "learn_inducing", "verbose"):

@@ -1,0 +1,125 @@
+"""Figures: what is drawn, on which axes, and that matplotlib stays out until then."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt  # noqa: E402
+
+import duogp  # noqa: E402
+from duogp import metrics, plots  # noqa: E402
+from duogp.training.history import History, Record  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def line():
+    x = np.linspace(100.0, 300.0, 40)[:, None]
+    return x, np.sin(x[:, 0] / 30)
+
+
+@pytest.fixture(scope="module")
+def gp(line):
+    return duogp.fit(*line, "svgp", num_inducing=7, epochs=20, device="cpu")
+
+
+@pytest.fixture
+def forecast():
+    rng = np.random.default_rng(0)
+    mean, std = rng.normal(size=300), rng.uniform(0.5, 2.0, 300)
+    return mean + std * rng.normal(size=300), mean, std
+
+
+def test_the_package_and_the_module_import_without_matplotlib():
+    code = "import sys, duogp, duogp.plots; assert not any(m.startswith('matplotlib') for m in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_history_without_validation_has_one_axis():
+    ax = plots.history_plot(History([Record(1, 2.0, 0.1), Record(2, 1.0, 0.2)]))
+    assert ax.get_xlabel() == "epoch"
+    assert len(ax.figure.axes) == 1
+    assert list(ax.lines[0].get_ydata()) == [2.0, 1.0]
+
+
+def test_history_with_validation_has_a_twin_and_marks_the_best_epoch():
+    records = [
+        Record(1, 2.0, 0.1, 1.5),
+        Record(2, 1.0, 0.2),
+        Record(3, 0.5, 0.3, float("inf")),
+        Record(4, 0.4, 0.4, 1.2),
+    ]
+    history = History(records, best_epoch=4)
+    ax = history.plot()
+    _, twin = ax.figure.axes
+    assert list(twin.lines[0].get_xdata()) == [1, 4]  # epochs without a finite look are left out
+    assert "best: 4" in [t.get_text() for t in ax.texts]
+
+
+def test_one_dimensional_fit_draws_in_the_users_units(gp, line):
+    _, given = plt.subplots()
+    grid = np.linspace(100.0, 300.0, 50)
+    ax = plots.one_dimensional_fit(given, gp, *line, grid, np.sin(grid / 30), title="fit")
+    assert ax is given
+    drawn = {artist.get_label(): artist for artist in ax.lines}
+    np.testing.assert_allclose(drawn["predictive mean"].get_ydata(), gp.predict(grid[:, None]).mean)
+    ticks = drawn["inducing points"].get_xdata()
+    assert len(ticks) == 7
+    assert ticks.min() > 80 and ticks.max() < 320
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_title(loc="left")) == ("x", "y", "fit")
+
+
+def test_calibration_draws_what_the_metric_measures(forecast):
+    ax = plots.calibration_plot(*forecast)
+    curve = ax.lines[-1]
+    error = np.mean(np.abs(curve.get_ydata() - curve.get_xdata()))
+    assert error == pytest.approx(metrics.quantile_calibration_error(*forecast))
+
+
+def test_intervals_that_are_too_wide_are_steep_in_the_middle(forecast):
+    y, mean, std = forecast
+    curve = plots.calibration_plot(y, mean, 5 * std).lines[-1]
+    levels, below = curve.get_xdata(), curve.get_ydata()
+    assert np.interp(0.2, levels, below) < 0.1
+    assert np.interp(0.8, levels, below) > 0.9
+
+
+@pytest.mark.parametrize("draw", [plots.calibration_plot, plots.zscore_cdf])
+def test_several_models_share_axes_and_one_reference(draw, forecast):
+    ax = draw(*forecast, label="a")
+    assert draw(*forecast, ax, label="b") is ax
+    references = [line for line in ax.lines if line.get_gid() == "reference"]
+    colors = [line.get_color() for line in ax.lines if line.get_gid() != "reference"]
+    assert len(references) == 1
+    assert colors == list(plots.PALETTE[:2])
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["a", "b"]
+
+
+def test_zscores_end_at_one(forecast):
+    curve = plots.zscore_cdf(*forecast).lines[-1]
+    assert curve.get_ydata()[-1] == 1.0
+    assert (np.diff(curve.get_xdata()) >= 0).all()
+
+
+def test_predicted_vs_observed_thins_long_tables(forecast):
+    ax = plots.predicted_vs_observed(*forecast, max_rows=50)
+    assert len(ax.collections[-1].get_offsets()) == 50
+    assert ax.get_xlim() == ax.get_ylim()
+
+
+def test_bad_input_is_named(forecast):
+    y, mean, std = forecast
+    with pytest.raises(ValueError, match="one length"):
+        plots.calibration_plot(y[:-1], mean, std)
+    with pytest.raises(ValueError, match="std must be positive"):
+        plots.zscore_cdf(y, mean, 0 * std)
