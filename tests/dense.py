@@ -225,7 +225,7 @@ def prior_mean(model: Model, x: Tensor) -> Tensor:
 def noise_variance(model: Model, batch: Batch) -> Tensor:
     """[R, latent, n]."""
     s2 = model.likelihood.noise()[..., None].expand(*batch.y.shape)
-    return s2 if batch.noise is None else s2 + batch.noise[:, None]
+    return s2 if batch.noise is None else s2 + batch.noise
 
 
 def log_normal(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

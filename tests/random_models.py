@@ -104,7 +104,7 @@ def random_problem(
     ).double()
     randomise(model, g)
     y = torch.randn(replicates, latents, n, generator=g, dtype=torch.float64) + x[:, None, :, 0].sin()
-    noise = 0.1 + torch.rand(replicates, n, generator=g, dtype=torch.float64) if row_noise else None
+    noise = 0.1 + torch.rand(replicates, latents, n, generator=g, dtype=torch.float64) if row_noise else None
     weight = 0.5 + torch.rand(replicates, n, generator=g, dtype=torch.float64) if weights else None
     return Problem(model, Batch(x, y, noise, weight), x_new)
 

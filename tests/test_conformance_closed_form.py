@@ -26,7 +26,7 @@ UNEVEN = [slice(0, 5), slice(5, 9)]
 
 def rows(batch: Batch, part: slice) -> Batch:
     x, y, noise, weight = batch
-    cut = (None if v is None else v[:, part] for v in (noise, weight))
+    cut = (None if v is None else v[..., part] for v in (noise, weight))
     return Batch(x[:, part], y[..., part], *cut)
 
 

@@ -52,7 +52,7 @@ def test_the_order_of_rows_does_not_matter(row: Row, objective: str) -> None:
     model, batch, _ = batched_problem(row, objective=objective, row_noise=True, weights=True)
     order = torch.randperm(batch.x.shape[1], generator=torch.Generator().manual_seed(1))
     assert batch.noise is not None and batch.weight is not None
-    shuffled = Batch(batch.x[:, order], batch.y[..., order], batch.noise[:, order], batch.weight[:, order])
+    shuffled = Batch(batch.x[:, order], batch.y[..., order], batch.noise[..., order], batch.weight[:, order])
     close(model.loss(shuffled), model.loss(batch))
 
 
@@ -110,7 +110,9 @@ def test_latents_are_a_loop_over_single_models(row: Row, q: str) -> None:
             alone = take_latent(model, l)
             for a, b in zip(alone.marginals(x), model.marginals(x), strict=True):
                 close(a, b[:, l : l + 1])
-            total = total + alone.loss(batch._replace(y=batch.y[:, l : l + 1]))
+            assert batch.noise is not None
+            own = batch._replace(y=batch.y[:, l : l + 1], noise=batch.noise[:, l : l + 1])
+            total = total + alone.loss(own)
         close(model.loss(batch), total)
 
 

@@ -21,7 +21,9 @@ def methods_table() -> str:
     for m in METHODS.values():
         names = ", ".join(f"`{n}`" for n in [m.name, *(a for a, t in METHODS.aliases.items() if t == m.name)])
         cells = (names, m.basis, m.q, m.objective, "yes" if m.is_bound else "no", m.variational_parameters)
-        lines.append("| " + " | ".join((*cells, m.reference.split(",")[0] + f" ({m.citation[-4:]})")) + " |")
+        lines.append(
+            "| " + " | ".join((*cells, f"{m.reference.split(',')[0]} et al. {m.citation[-4:]}")) + " |"
+        )
     return "\n".join(lines)
 
 

@@ -128,12 +128,14 @@ def test_gather_scales_each_replicate_by_its_own_units():
         y_shift=torch.tensor([[[0.0]], [[2.0]]]),
         y_scale=torch.tensor([[[2.0]], [[4.0]]]),
     )
-    data = Table(x, x.clone(), torch.full((3,), 16.0), torch.tensor([1.0, 2.0, 3.0]), scaling, torch.float32)
+    data = Table(
+        x, x.clone(), torch.full((3, 1), 16.0), torch.tensor([1.0, 2.0, 3.0]), scaling, torch.float32
+    )
     batch = data.gather(torch.tensor([[0, 1], [1, 2]]))
     assert batch.x.dtype == batch.y.dtype == torch.float32
     assert batch.x[..., 0].tolist() == [[-1.0, 1.0], [0.0, 0.5]]
     assert batch.y[:, 0].tolist() == [[0.0, 1.0], [0.0, 0.5]]
-    assert batch.noise is not None and batch.noise.tolist() == [[4.0, 4.0], [1.0, 1.0]]
+    assert batch.noise is not None and batch.noise.tolist() == [[[4.0, 4.0]], [[1.0, 1.0]]]
     assert batch.weight is not None and batch.weight.tolist() == [[1.0, 2.0], [2.0, 3.0]]
 
 

@@ -3,7 +3,7 @@
 from duogp import bases, kernels, likelihoods, metrics, objectives
 from duogp._version import __version__
 from duogp.errors import DataWarning, DuoGPWarning, NumericalWarning
-from duogp.fit import fit, fit_replicates
+from duogp.fitting import fit, fit_replicates
 from duogp.gp import GP
 from duogp.methods import METHODS, Method
 from duogp.prediction import Prediction

@@ -82,9 +82,10 @@ def make_likelihood(settings: Settings, outputs: int, fixed_noise: bool) -> Like
     if spec != "gaussian":
         raise ValueError(f"likelihood must be 'gaussian' or a Likelihood object, got {spec!r}")
     learn = not fixed_noise if settings.learn_noise is None else settings.learn_noise
-    floor = 1e-6 if learn or not fixed_noise else 1e-10
-    noise = settings.initial_noise if learn or not fixed_noise else 2 * floor
-    return GaussianLikelihood(outputs, noise=max(noise, 2 * floor), floor=floor, learn=learn)
+    if fixed_noise and not learn:  # all of the noise is given
+        return GaussianLikelihood(outputs, noise=2e-10, floor=1e-10, learn=False)
+    floor = settings.noise_floor
+    return GaussianLikelihood(outputs, noise=max(settings.initial_noise, 2 * floor), floor=floor, learn=learn)
 
 
 def initial_kernel(settings: Settings, dims: int) -> Kernel:

@@ -65,13 +65,17 @@ class _QuadraticForm(torch.autograd.Function):
 class OptimalQ(Q):
     """q at its closed-form optimum: constants, so that gradients flow through the features only."""
 
-    def __init__(self, mean: Tensor, covariance: Tensor | None, log_det: Tensor, is_gaussian: bool) -> None:
+    mean: Tensor  # type: ignore[assignment]
+    S: Tensor | None
+
+    def __init__(self, mean: Tensor, covariance: Tensor | None, log_det: Tensor, like: Q) -> None:
         torch.nn.Module.__init__(self)
         self.register_buffer("mean", mean)
         self.register_buffer("S", covariance)
         self._log_det = log_det
         self.size = mean.shape[-1] if covariance is None else covariance.shape[-1]
-        self.is_gaussian = is_gaussian
+        self.is_gaussian = like.is_gaussian
+        self.unwhitened = like.unwhitened
 
     def variance_of(self, phi: Tensor) -> Tensor:
         return (
@@ -113,12 +117,12 @@ class Optimum(NamedTuple):
     def as_q(self, like: Q) -> OptimalQ:
         """Constants of the same family as a model's q: full, mean field (its own optimum) or a point."""
         if isinstance(like, PointQ):
-            return OptimalQ(self.mean, None, torch.zeros_like(self.mean[..., 0]), is_gaussian=False)
+            return OptimalQ(self.mean, None, torch.zeros_like(self.mean[..., 0]), like)
         if isinstance(like, DiagonalQ):
             variance = torch.cholesky_inverse(self.root).diagonal(dim1=-2, dim2=-1).reciprocal()
-            return OptimalQ(self.mean, torch.diag_embed(variance), variance.log().sum(-1), is_gaussian=True)
+            return OptimalQ(self.mean, torch.diag_embed(variance), variance.log().sum(-1), like)
         log_det = 2 * self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return OptimalQ(self.mean, self.root @ self.root.mT, log_det, is_gaussian=True)
+        return OptimalQ(self.mean, self.root @ self.root.mT, log_det, like)
 
 
 def row_weights(model: Model, batch: Batch, features: Features) -> Tensor:
@@ -214,7 +218,8 @@ class CollapsedObjective:
             loss.sum().backward()
             total = total + loss.detach()
         shared = self._shared_loss(restore(leaves), q)
-        shared.sum().backward()
+        if shared.requires_grad:  # the KL of a whitened q at its optimum is a constant
+            shared.sum().backward()
         outputs = [t for t in pytree.tree_leaves(factors) if t.requires_grad]
         torch.autograd.backward(outputs, [_gradient(leaf) for leaf in leaves if leaf.requires_grad])
         return total + shared.detach()

@@ -83,6 +83,7 @@ def one_dimensional() -> Task:
         "initial_lengthscale": 0.693,
         "initial_noise": 0.693,
         "num_inducing": 10,
+        "inducing_init": "kmeans",
         "solver": "closed-form",
     }
     # 100 rows are all needed, and β₂Ω regularises here, so no rows are held out.

@@ -55,8 +55,8 @@ class GP:
     def __repr__(self) -> str:
         basis = self.model.basis
         return (
-            f"GP(method={self.method.name!r}, inputs={len(self.columns)}, outputs={len(self.y_scaler.scale)}, "
-            f"inducing={basis.q.size}, solver={self.history.solver!r})"
+            f"GP(method={self.method.name!r}, inputs={len(self.columns)}, "
+            f"outputs={len(self.y_scaler.scale)}, inducing={basis.q.size}, solver={self.history.solver!r})"
         )
 
     # -- prediction ------------------------------------------------------------------------------------------

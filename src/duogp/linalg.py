@@ -100,14 +100,15 @@ class Numerics(nn.Module):
         """Factorise a covariance [R, latent, M, M], jitter relative to its own or the given prior diagonal.
 
         A Schur complement is a difference of prior covariances and rounds relative to those: give it the
-        prior diagonal (MATH §11 A2). ``jitter``: one that belongs to a method, instead of the model's, for as
-        long as the model's has not been raised above it.
+        prior diagonal (MATH §11 A2). ``jitter``: one that belongs to a method, instead of the model's, until
+        the model's has been raised above it.
         """
         K = K.double()
         scale = K.diagonal(dim1=-2, dim2=-1) if prior_diagonal is None else prior_diagonal.double()
         relative = self.jitter
         if jitter is not None:
-            relative = torch.where(relative > self.initial_jitter, relative, jitter)
+            own = torch.full_like(relative, jitter)
+            relative = torch.where(relative > self.initial_jitter, torch.maximum(relative, own), own)
         epsilon = relative * scale.mean(-1)
         eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
         L, L_inv, info = _CholeskyWithInverse.apply(K + epsilon[..., None, None] * eye, self.dtype)

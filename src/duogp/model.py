@@ -26,7 +26,7 @@ class Batch(NamedTuple):
 
     x: Tensor  # [R, n, d]
     y: Tensor  # [R, outputs, n]
-    noise: Tensor | None = None  # fixed noise variance of the rows, [R, n]
+    noise: Tensor | None = None  # fixed noise variance of the rows, [R, outputs, n]
     weight: Tensor | None = None  # [R, n]
 
 
@@ -96,7 +96,7 @@ class Model(nn.Module):
         return data, regulariser
 
     def omega_scale(self, rows: int) -> Tensor | float:
-        """N/B for one block of a fixed partition; 1 for the batch as the reference code has it, and for all rows."""
+        """N/B for a block of a fixed partition; 1 for all rows, and for a batch as in the reference code."""
         return (
             self.num_data / rows
             if isinstance(self.basis, Conditional) and self.basis.omega == "blocks"

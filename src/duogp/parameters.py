@@ -47,7 +47,7 @@ class Positive(nn.Module):
         self.transform = transform
         self.floor = float(floor)
         self.prior = prior
-        initial = torch.as_tensor(value, dtype=torch.get_default_dtype())
+        initial = torch.as_tensor(value, dtype=torch.float64)
         if shape is not None:
             initial = initial.expand(tuple(shape)).clone()
         self.raw = nn.Parameter(self._inverse(initial), requires_grad=trainable)

@@ -22,7 +22,9 @@ class Settings:
     """What `duogp.fit` takes. ``None`` means: chosen from the method, the solver and the data."""
 
     # the model
-    num_inducing: int = 500  #: points of the block that carries S
+    num_inducing: int | None = (
+        None  #: points of the block that carries S; 500, or all rows where there are fewer
+    )
     num_extra: int | None = (
         None  #: points of the second block, where the method has one (Z_μ); as many by default
     )
@@ -33,6 +35,7 @@ class Settings:
     output_scale: bool = True  #: learn the prior variance (kernels given by name)
     initial_lengthscale: float | None = None  #: √d by default, for standardised inputs
     initial_noise: float = 0.1
+    noise_floor: float = 1e-6  #: the learned noise variance stays above it, in scaled units
     learn_noise: bool | None = None  #: on, unless fixed noise is given
     log_prior: str = "whitened"  #: of a point q(u): "whitened" or "unwhitened" (MATH §4)
     gamma: float = 1.03  #: of the γ-robust objective
@@ -46,7 +49,9 @@ class Settings:
     omega_block: int = 1024  #: rows of a block of Ω in closed-form training
 
     # how
-    inducing_init: str = "kmeans"
+    inducing_init: str | None = (
+        None  #: "kmeans" (the default, "random" with categorical columns), "random", "greedy"
+    )
     learn_inducing: bool = True
     solver: str = "auto"  #: "auto", "closed-form" or "stochastic"
     epochs: int | None = None
@@ -74,15 +79,16 @@ class Settings:
                 object.__setattr__(self, name, value.tolist())
             elif isinstance(value, torch.dtype):
                 object.__setattr__(self, name, str(value).removeprefix("torch."))
-        for name in ("num_inducing", "batch_size", "patience", "omega_block"):
+        for name in ("batch_size", "patience", "omega_block"):
             _positive_int(name, getattr(self, name))
-        for name in ("num_extra", "epochs", "evaluate_every"):
+        for name in ("num_inducing", "num_extra", "epochs", "evaluate_every"):
             if getattr(self, name) is not None:
                 _positive_int(name, getattr(self, name))
         for name in ("learning_rate", "initial_lengthscale", "jitter", "mean_jitter"):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name))
-        _positive("initial_noise", self.initial_noise)
+        for name in ("initial_noise", "noise_floor"):
+            _positive(name, getattr(self, name))
         for name in ("beta1", "beta2"):
             given = getattr(self, name)
             values = as_list(given) if given is not None or name == "beta1" else [0.0]
@@ -98,7 +104,7 @@ class Settings:
             _one_of(name, getattr(self, name), (None, True, False))
         if not isinstance(self.mean, str | torch.nn.Module):
             raise TypeError(f"mean must be a name or a module, got {self.mean!r}")
-        _one_of("inducing_init", self.inducing_init, tuple(INITIALISERS))
+        _one_of("inducing_init", self.inducing_init, (None, *INITIALISERS))
         _one_of("solver", self.solver, ("auto", "closed-form", "stochastic"))
         _one_of("whitening", self.whitening, ("Q", "K"))
         _one_of("log_prior", self.log_prior, ("whitened", "unwhitened"))

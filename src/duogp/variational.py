@@ -21,6 +21,8 @@ class Q(nn.Module):
 
     #: whether q has a density with respect to the prior, so that its penalty is a KL divergence
     is_gaussian = True
+    #: whether the penalty of a point q is −log p(u) instead of −log p(v)
+    unwhitened = False
 
     def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
         super().__init__()
@@ -29,7 +31,7 @@ class Q(nn.Module):
 
     @torch.no_grad()
     def perturb_mean(self, scale: float, generators: Sequence[torch.Generator]) -> None:
-        """Start near, not at, the prior mean: at exactly zero some gradients vanish. One generator a replicate."""
+        """Start near, not at, the prior mean, where some gradients vanish. One generator a replicate."""
         for mean, generator in zip(self.mean, generators, strict=True):
             noise = torch.randn(mean.shape, generator=generator, dtype=torch.float64)
             mean.copy_(scale * noise.to(mean))
@@ -77,6 +79,14 @@ class Q(nn.Module):
         """Variational parameters of one latent function."""
         raise NotImplementedError
 
+    def set_(self, mean: Tensor, root: Tensor) -> None:
+        """Write N(mean, root rootᵀ), or what the family has nearest to it."""
+        raise NotImplementedError
+
+    def log_density_offset(self, half_log_det: Tensor) -> Tensor:
+        """What −log p(u) has beyond ½ mᵀm: ½ log|K_Z| + (M/2) log 2π."""
+        return half_log_det + 0.5 * self.mean.shape[-1] * math.log(2 * math.pi)
+
 
 class CholeskyQ(Q):
     """S = L_S L_Sᵀ, all of it. The diagonal of L_S may change sign; only its square matters."""
@@ -104,7 +114,7 @@ class CholeskyQ(Q):
 
 
 class DiagonalQ(Q):
-    """S = diag(s²): mean field. Which family that is depends on the whitening and the order of Z (MATH §11 A5)."""
+    """S = diag(s²): mean field; the family depends on the whitening and the order of Z (MATH §11 A5)."""
 
     def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
         super().__init__(size, batch_shape, mean_size=mean_size)
@@ -174,10 +184,6 @@ class PointQ(Q):
 
     def penalty_against(self, V: Tensor, half_log_det_prior: Tensor) -> Tensor:
         return 0.5 * self.second_moment(V)
-
-    def log_density_offset(self, half_log_det: Tensor) -> Tensor:
-        """What −log p(u) has beyond ½ mᵀm: ½ log|K_Z| + (M/2) log 2π."""
-        return half_log_det + 0.5 * self.mean.shape[-1] * math.log(2 * math.pi)
 
     def trace(self) -> Tensor:
         return torch.zeros_like(self.mean[..., 0])

@@ -18,7 +18,7 @@ from duogp.bases.linear_form import LinearForm
 from duogp.bases.marginals import Features, Marginals, Penalties
 from duogp.kernels.base import Kernel
 from duogp.linalg import Numerics
-from duogp.variational import PointQ, Q
+from duogp.variational import Q
 
 
 class Basis(nn.Module, ABC):
@@ -81,6 +81,4 @@ class Basis(nn.Module, ABC):
 
 def with_density_offset(penalty: Tensor, q: Q, half_log_det: Tensor) -> Tensor:
     """−log p(u) instead of −log p(v) for a point q that asks for it (MATH §4)."""
-    if isinstance(q, PointQ) and q.unwhitened:
-        return penalty + q.log_density_offset(half_log_det)
-    return penalty
+    return penalty + q.log_density_offset(half_log_det) if q.unwhitened else penalty

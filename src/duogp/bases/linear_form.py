@@ -35,7 +35,7 @@ class Probe:
 
 @dataclass(frozen=True, eq=False)
 class LinearForm:
-    """A posterior process frozen into kernel evaluations and matrix products. Shapes lead with [R, latent]."""
+    """A posterior frozen into kernel evaluations and matrix products. Shapes lead with [R, latent]."""
 
     prior: Kernel
     mean_probe: Probe
@@ -70,7 +70,7 @@ class LinearForm:
     ) -> Callable[[Tensor], Tensor]:
         """Functions drawn from the posterior (Matheron's rule), evaluated anywhere at linear cost.
 
-        f = f̄ + k_e(·, Z_e) Tᵀ ξ + [ g − k_r(·, Z_r) WᵀW (g(Z_r) + √jitter η) ],  g ~ prior by random features.
+        f = f̄ + k_e(·, Z_e) Tᵀ ξ + [ g − k_r(·, Z_r) WᵀW (g(Z_r) + √jitter η) ],  g ~ prior, random features.
         The bracket has exactly the residual covariance of g's kernel; the random features are the only
         approximation. Returns x ↦ [num, ..., n].
         """

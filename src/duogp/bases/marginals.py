@@ -21,7 +21,7 @@ class Marginals(NamedTuple):
 
 
 class Features(NamedTuple):
-    """The whitened features of x: the mean is linear in one set, the explained variance quadratic in another."""
+    """Whitened features of x: the mean is linear in one set, the explained variance quadratic in another."""
 
     mean: Tensor  # [..., M_μ, n]   f̄ = featuresᵀ m
     explained: Tensor  # [..., M, n]     featuresᵀ S features

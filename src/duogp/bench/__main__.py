@@ -23,7 +23,9 @@ def parser() -> argparse.ArgumentParser:
     run = kinds.add_parser("run", parents=[choice], help="run the cells that have no result yet")
     run.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
     run.add_argument("--workers", metavar="K", type=int, default=1, help="processes that share the device")
-    run.add_argument("--replicates", metavar="K", type=int, default=1, help="splits trained as one batched model")
+    run.add_argument(
+        "--replicates", metavar="K", type=int, default=1, help="splits trained as one batched model"
+    )
     run.add_argument("--time-limit", metavar="SECONDS", type=float, help="start no cell that would end later")
     table = kinds.add_parser("table", parents=[choice], help="the paper's numbers beside ours")
     table.add_argument("--json", action="store_true", dest="as_json", help="a list of rows")

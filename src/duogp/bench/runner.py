@@ -151,7 +151,9 @@ def evaluate(job: Job, device: str) -> list[Row]:
         else:
             shared = [s for s in splits if np.array_equal(s.x_scaler.shift, split.x_scaler.shift)]
             if len(shared) < len(splits):
-                raise ValueError(f"replicates need one scaling for all splits; protocol {cell.protocol!r} has many")
+                raise ValueError(
+                    f"replicates need one scaling for all splits; protocol {cell.protocol!r} has many"
+                )
             models = duogp.fit_replicates(
                 split.x_scaler.transform(np.asarray(X, dtype=np.float64)[:, split.columns]),
                 split.y_scaler.transform(np.asarray(y, dtype=np.float64)),
@@ -174,7 +176,10 @@ def evaluate(job: Job, device: str) -> list[Row]:
                 "n_test": len(part.y_test),
                 "dims": int(part.X_train.shape[1]),
                 "replicates": len(job),
-                "seconds": {"fit": round(fitting.seconds / len(job), 4), "predict": round(predicting.seconds, 4)},
+                "seconds": {
+                    "fit": round(fitting.seconds / len(job), 4),
+                    "predict": round(predicting.seconds, 4),
+                },
                 "peak_memory_bytes": measure.peak_memory(device),
                 "metrics": {name: _number(value) for name, value in metrics.items()},
                 "hyperparameters": model.hyperparameters(),

@@ -72,6 +72,15 @@ class Kernel(nn.Module):
 
     # -- description -----------------------------------------------------------------------------------
 
+    def categorical_columns(self, dims: int) -> set[int]:
+        """Which of ``dims`` columns hold category codes: names, to be neither scaled nor averaged."""
+        found: set[int] = set()
+        for child in self.children():
+            for part in child if isinstance(child, nn.ModuleList) else [child]:
+                if isinstance(part, Kernel):
+                    found |= part.categorical_columns(dims)
+        return found
+
     def settings(self) -> dict[str, Any]:
         """What is chosen rather than learned; JSON-friendly."""
         return {}

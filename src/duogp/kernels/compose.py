@@ -122,6 +122,9 @@ class ActiveDims(Kernel):
     def batch_shape(self) -> torch.Size:
         return self.kernel.batch_shape
 
+    def categorical_columns(self, dims: int) -> set[int]:
+        return {self.active[i] for i in self.kernel.categorical_columns(len(self.active))}
+
     def settings(self) -> dict[str, Any]:
         return {"active": self.active}
 

@@ -14,9 +14,12 @@ EPS = torch.finfo(torch.float64).eps
 
 
 def centred(x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
-    """Both inputs in float64, relative to the mean of x2, a constant to autograd."""
-    points = max(x2.shape[-2], 1)  # the mean of no points would be NaN, and so would be gradients
-    centre = x2.detach().double().sum(-2, keepdim=True) / points
+    """Both inputs in float64, relative to the mean of x1, a constant to autograd.
+
+    x1 are the inducing points wherever we call a kernel, so that one far row of x2 disturbs no other.
+    """
+    points = max(x1.shape[-2], 1)  # the mean of no points would be NaN, and so would be gradients
+    centre = x1.detach().double().sum(-2, keepdim=True) / points
     return x1.double() - centre, x2.double() - centre
 
 

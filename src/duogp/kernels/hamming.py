@@ -23,6 +23,9 @@ class Hamming(Stationary):
             total = total + differs.to(x1.dtype) * weight[..., d, None]
         return torch.exp(-total)
 
+    def categorical_columns(self, dims: int) -> set[int]:
+        return set(range(dims))
+
     def frequencies(self, num: int, generator: torch.Generator | None) -> Tensor:
         # E cos ωδ must be 1 at δ = 0 and ρ = exp(−1/l) at every other integer: ω = 0 with probability ρ, and
         # otherwise uniform on the circle, where whole waves average to nothing.

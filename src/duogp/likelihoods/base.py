@@ -40,4 +40,4 @@ class Likelihood(nn.Module, ABC):
 
     @abstractmethod
     def bind(self, row_noise: Tensor | None = None) -> Density:
-        """The density at rows with the given fixed noise variance [..., n] (None: no row has any)."""
+        """The density at rows with the given fixed noise variance [..., outputs, n] (None: none)."""

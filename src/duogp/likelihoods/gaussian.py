@@ -72,7 +72,7 @@ class GaussianLikelihood(Likelihood):
     def variance(self, row_noise: Tensor | None = None) -> Tensor:
         """Noise variance [R, outputs, n or 1]."""
         learned = self.noise().unsqueeze(-1)
-        return learned if row_noise is None else learned + row_noise.unsqueeze(-2)
+        return learned if row_noise is None else learned + row_noise
 
     def bind(self, row_noise: Tensor | None = None) -> GaussianDensity:
         return GaussianDensity(self.variance(row_noise))

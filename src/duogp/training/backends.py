@@ -52,7 +52,7 @@ class Eager(StepBackend):
 
 
 class CapturedGraph(StepBackend):
-    """The whole step (gather, loss, backward, Adam) as one CUDA graph. The learning rate is a device tensor."""
+    """The whole step (gather, loss, backward, Adam) as one CUDA graph; the learning rate is on the device."""
 
     WARM_UP_STEPS = 3
 

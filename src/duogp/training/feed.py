@@ -32,7 +32,7 @@ class Table:
 
     x: Tensor  # [N, d]
     y: Tensor  # [N, outputs]
-    noise: Tensor | None = None  # [N] fixed noise variance
+    noise: Tensor | None = None  # [N, outputs] fixed noise variance
     weight: Tensor | None = None  # [N]
     scaling: Scaling | None = None
     dtype: torch.dtype = torch.float64
@@ -40,21 +40,21 @@ class Table:
     def gather(self, rows: Tensor) -> Batch:
         """The scaled rows [R, n] of every replicate."""
         x, y = self.x[rows], self.y[rows]
-        noise = None if self.noise is None else self.noise[rows]
+        noise = None if self.noise is None else self.noise[rows]  # [R, n, outputs]
         weight = None if self.weight is None else self.weight[rows].to(self.dtype)
         if self.scaling is not None:
             x = (x - self.scaling.x_shift) / self.scaling.x_scale
             y = (y - self.scaling.y_shift) / self.scaling.y_scale
-            noise = None if noise is None else noise / self.scaling.y_scale[..., 0].square()
-        noise = None if noise is None else noise.to(self.dtype)
+            noise = None if noise is None else noise / self.scaling.y_scale.square()
+        noise = None if noise is None else noise.mT.to(self.dtype)
         return Batch(x.to(self.dtype), y.mT.to(self.dtype), noise, weight)
 
 
 class Minibatches:
     """Shuffled batches of every replicate's rows [R, n], each replicate by its own generator.
 
-    With ``blocks`` the batches are a fixed partition of the rows, visited in random order. A partition needs equal blocks: the n mod (number of blocks) rows left over (fewer than there are
-    blocks) sit out.
+    With ``blocks`` the batches are a fixed partition of the rows, visited in random order. A partition
+    needs equal blocks: the n mod (number of blocks) rows left over (fewer than there are blocks) sit out.
     """
 
     def __init__(
@@ -82,7 +82,9 @@ class Minibatches:
         return shuffled.reshape(shuffled.shape[0], self.steps, self.batch_size).transpose(0, 1)
 
     def _shuffle(self) -> Tensor:
-        return self.rows.gather(1, torch.stack([self._permutation(self.rows.shape[1], g) for g in self.generators]))
+        return self.rows.gather(
+            1, torch.stack([self._permutation(self.rows.shape[1], g) for g in self.generators])
+        )
 
     def _permutation(self, n: int, generator: torch.Generator) -> Tensor:
         return torch.randperm(n, generator=generator, device=self.rows.device)

@@ -13,7 +13,7 @@ from duogp.training.feed import Minibatches, Table, chunks
 
 
 class Problem(ABC):
-    """`select` chooses the rows of step i (outside the captured step); `backward` is the step's mathematics."""
+    """`select` chooses the rows of step i (outside the captured step); `backward` is its mathematics."""
 
     steps_per_epoch: int
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Progress:
-    """``with Progress(total, verbose) as bar: bar.advance("loss 0.31")``; quiet unless stderr is a terminal."""
+    """``with Progress(...) as bar: bar.advance("loss 0.31")``; quiet unless stderr is a terminal."""
 
     def __init__(self, description: str, total: int, verbose: bool) -> None:
         self.description, self.total = description, total

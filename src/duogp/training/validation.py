@@ -32,7 +32,7 @@ def _pieces(batch: Batch, size: int) -> list[Batch]:
         Batch(
             batch.x[:, i : i + size],
             batch.y[..., i : i + size],
-            None if batch.noise is None else batch.noise[:, i : i + size],
+            None if batch.noise is None else batch.noise[..., i : i + size],
         )
         for i in range(0, n, size)
     ]

@@ -1,0 +1,153 @@
+"""`duogp.fit`: arrays in, a fitted model out. Estimators, command line and optimisation wrap it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from duogp.assembly import assemble, prepare
+from duogp.data.columns import informative_columns
+from duogp.data.validation import as_matrix, as_row_vector, as_target
+from duogp.errors import DataWarning
+from duogp.gp import GP
+from duogp.methods import METHODS
+from duogp.model import take_replicate
+from duogp.planning import make_decisions, make_splits
+from duogp.settings import Settings
+from duogp.training import Callback, History, train
+
+
+def fit(
+    X: Any,
+    y: Any,
+    method: str = "dcsvgp",
+    *,
+    validation: tuple[Any, Any] | None = None,
+    noise: Any = None,
+    sample_weight: Any = None,
+    callbacks: Sequence[Callback] = (),
+    **settings: Any,
+) -> GP:
+    """Fit a method of the registry to a table.
+
+    ``X`` [n, d], ``y`` [n] (or [n, outputs]): arrays, frames, lists. ``validation``: rows to stop early and
+    to choose β on (otherwise a ``validation_fraction`` of the training rows, where they are needed).
+    ``noise``: known noise variance of each row. All other keywords are `duogp.Settings`.
+    """
+    matrix = as_matrix(X, "X")
+    target = as_target(y, len(matrix), "y")
+    n = len(matrix)
+    held_out = None
+    if validation is not None:
+        if not (isinstance(validation, tuple | list) and len(validation) == 2):
+            raise TypeError(f"validation must be a pair (X, y), got {type(validation).__name__}")
+        X_val = as_matrix(validation[0], "validation X", min_rows=1)
+        y_val = as_target(validation[1], len(X_val), "validation y")
+        if X_val.shape[1] != matrix.shape[1]:
+            raise ValueError(f"validation X has {X_val.shape[1]} columns, X has {matrix.shape[1]}")
+        if y_val.shape[1:] != target.shape[1:]:
+            raise ValueError(f"validation y has shape {y_val.shape}, y has {target.shape}")
+        matrix, target = np.concatenate([matrix, X_val]), np.concatenate([target, y_val])
+        held_out = [np.arange(n, len(matrix))]
+    pad = len(matrix) - n
+    if noise is not None:  # the noise of validation rows is not known apart: the median stands in
+        noise = as_row_vector(noise, n, "noise")
+        noise = np.concatenate([noise, np.full(pad, np.median(noise))])
+    if sample_weight is not None:
+        weights = as_row_vector(sample_weight, n, "sample_weight", allow_zero=True)
+        if not weights.any():
+            raise ValueError("sample_weight must not be zero for every row")
+        sample_weight = np.concatenate([weights, np.ones(pad)])
+    return fit_replicates(
+        matrix,
+        target,
+        [np.arange(n)],
+        method,
+        validation_rows=held_out,
+        noise=noise,
+        sample_weight=sample_weight,
+        callbacks=callbacks,
+        **settings,
+    )[0]
+
+
+def fit_replicates(
+    X: Any,
+    y: Any,
+    rows: Sequence[Any],
+    method: str = "dcsvgp",
+    *,
+    validation_rows: Sequence[Any] | None = None,
+    noise: Any = None,
+    sample_weight: Any = None,
+    callbacks: Sequence[Callback] = (),
+    random_states: Sequence[int] | None = None,
+    **settings: Any,
+) -> list[GP]:
+    """Fit one model to each set of rows of one table (splits, bootstrap samples), all trained at once.
+
+    The sets must be of one size. Each model has its own scaling, inducing points, history and seed
+    (``random_states``; otherwise ``random_state`` and the numbers after it), so that it is, up to rounding,
+    the model that `fit` would have given on those rows with that seed.
+    """
+    recipe = METHODS[method]
+    chosen = Settings.of({**recipe.defaults, **settings})
+    matrix = as_matrix(X, "X")
+    target = as_target(y, len(matrix), "y")
+    single_output = target.ndim == 1
+    target = target.reshape(len(matrix), -1).astype(np.float64)
+    row_noise = None if noise is None else as_row_vector(noise, len(matrix), "noise")
+    weights = None
+    if sample_weight is not None:
+        weights = as_row_vector(sample_weight, len(matrix), "sample_weight", allow_zero=True)
+    seeds = (
+        [chosen.random_state + r for r in range(len(rows))] if random_states is None else list(random_states)
+    )
+    if len(seeds) != len(rows):
+        raise ValueError(
+            f"random_states must hold one seed for each of {len(rows)} sets of rows, got {len(seeds)}"
+        )
+    splits = make_splits(recipe, chosen, rows, validation_rows, len(matrix), seeds)
+    plan = make_decisions(recipe, chosen, splits)
+    columns = np.ones(matrix.shape[1], dtype=bool)
+    if isinstance(chosen.kernel, str):  # a kernel object counts on the columns it was made for
+        columns = informative_columns(matrix[splits.train.reshape(-1)])
+    if not columns.all():
+        warnings.warn(f"{int((~columns).sum())} constant columns of X are ignored", DataWarning, stacklevel=3)
+        columns[0] |= not columns.any()  # nothing varies: the prior mean can still be learned
+
+    data = prepare(matrix[:, columns], target, row_noise, weights, splits, chosen)
+    model, problem, validation = assemble(recipe, chosen, plan, splits, data, seeds)
+    histories = train(model, problem, plan.training, validation, callbacks)
+
+    out = []
+    grid = len(plan.betas)
+    for r in range(len(splits.train)):
+        candidates = range(r * grid, (r + 1) * grid)
+        best = r
+        if grid > 1:
+            best = min(candidates, key=lambda i: _validation_nll(histories[i], plan.training.restore_best))
+        beta1, beta2 = plan.betas[best % grid]
+        final = chosen.but(beta1=beta1, beta2=beta2, solver=plan.solver)
+        out.append(
+            GP(
+                take_replicate(model, best),
+                method=recipe,
+                settings=final,
+                columns=columns,
+                x_scaler=data.x_scalers[r],
+                y_scaler=data.y_scalers[r],
+                single_output=single_output,
+                history=histories[best],
+            )
+        )
+    return out
+
+
+def _validation_nll(history: History, restored_best: bool) -> float:
+    """Of the state that training left: the best one seen, or the last."""
+    values = [v for v in history.series("validation_nll") if v is not None]
+    return min(values, default=float("inf")) if restored_best else values[-1]

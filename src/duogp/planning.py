@@ -1,0 +1,145 @@
+"""What the settings leave open, decided from the method and the data: splits, solver, β grid, schedule."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duogp.methods import Method
+from duogp.settings import Settings, as_list
+from duogp.training import Plan, make_schedule
+
+Rows = NDArray[np.intp]
+
+#: Rows up to which Ω of closed-form training sees all of them at once.
+FULL_OMEGA_ROWS = 5000
+#: Rows up to which "auto" prefers the closed form where there is one.
+CLOSED_FORM_ROWS = 500_000
+
+
+@dataclass(frozen=True)
+class Splits:
+    train: Rows  # [R, n]
+    validation: Rows | None  # [R, n_val]
+
+
+@dataclass(frozen=True)
+class Decisions:
+    solver: str
+    omega: str
+    betas: list[tuple[float, float]]
+    training: Plan
+    early_stopping: bool
+
+
+def _wants_validation(method: Method, settings: Settings) -> bool:
+    choosing = len(as_list(settings.beta1)) > 1 or len(as_list(settings.beta2)) > 1
+    # Not a bound, and in closed form it overfits: only held-out rows can say when to stop.
+    risky = (
+        method.basis == "conditional"
+        and settings.early_stopping is not False
+        and _solver(method, settings, 0) == "closed-form"
+    )
+    return choosing or bool(settings.early_stopping) or risky
+
+
+def make_splits(
+    method: Method,
+    settings: Settings,
+    rows: Sequence[Any],
+    validation_rows: Sequence[Any] | None,
+    n: int,
+    seeds: list[int],
+) -> Splits:
+    sets = [_row_indices(part, n, "rows") for part in rows]
+    if not sets:
+        raise ValueError("rows must hold at least one set of row indices")
+    if len({len(part) for part in sets}) > 1:
+        raise ValueError(f"rows must be sets of one size, got sizes {sorted({len(part) for part in sets})}")
+    if len(sets[0]) < 2:
+        raise ValueError(f"rows must be sets of at least 2 rows, got {len(sets[0])}")
+    if validation_rows is not None:
+        held_out = [_row_indices(part, n, "validation_rows") for part in validation_rows]
+        if len(held_out) != len(sets) or len({len(part) for part in held_out}) > 1:
+            raise ValueError(f"validation_rows must be {len(sets)} sets of one size")
+        return Splits(np.stack(sets), np.stack(held_out))
+    fraction = settings.validation_fraction
+    if fraction is None:
+        fraction = 0.1 if _wants_validation(method, settings) else 0.0
+    size = min(round(fraction * len(sets[0])), len(sets[0]) - 2)
+    if size < 1:
+        return Splits(np.stack(sets), None)
+    train_sets, held_out = [], []
+    for part, seed in zip(sets, seeds, strict=True):
+        order = np.random.default_rng(seed).permutation(len(part))
+        train_sets.append(part[order[size:]])
+        held_out.append(part[order[:size]])
+    return Splits(np.stack(train_sets), np.stack(held_out))
+
+
+def _row_indices(part: Any, n: int, name: str) -> Rows:
+    indices = np.asarray(part)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu" or len(indices) < 1:
+        raise ValueError(
+            f"{name} must hold vectors of row numbers, got shape {indices.shape} of {indices.dtype}"
+        )
+    if indices.min() < 0 or indices.max() >= n:
+        raise ValueError(
+            f"{name} must hold row numbers from 0 to {n - 1}, got {indices.min()} to {indices.max()}"
+        )
+    return indices.astype(np.intp)
+
+
+def _has_closed_form(method: Method) -> bool:
+    return method.objective in ("elbo", "vfitc")
+
+
+def _solver(method: Method, settings: Settings, n: int) -> str:
+    if settings.solver == "closed-form" and not _has_closed_form(method):
+        raise ValueError(
+            f"solver='closed-form' needs an objective that is quadratic in q(u); {method.name!r} has the "
+            f"{method.objective} objective: use solver='stochastic'"
+        )
+    if settings.solver == "auto":
+        return "closed-form" if _has_closed_form(method) and n <= CLOSED_FORM_ROWS else "stochastic"
+    return settings.solver
+
+
+def make_decisions(method: Method, settings: Settings, splits: Splits) -> Decisions:
+    n = splits.train.shape[1]
+    solver = _solver(method, settings, n)
+    closed = solver == "closed-form"
+    beta1 = [float(b) for b in as_list(settings.beta1)]
+    beta2 = [float(b) for b in as_list(settings.beta2)] or [0.0]
+    betas = list(itertools.product(beta1, beta2))
+    if len(betas) > 1 and splits.validation is None:
+        raise ValueError(
+            "beta1 and beta2 are chosen from a list on validation rows: set validation_fraction above 0"
+        )
+    if settings.early_stopping and splits.validation is None:
+        raise ValueError(
+            "early_stopping needs validation rows: set validation_fraction above 0 or pass validation="
+        )
+    omega = settings.omega or (("full" if n <= FULL_OMEGA_ROWS else "blocks") if closed else "batch")
+    if omega == "full" and not closed and settings.batch_size < n:
+        raise ValueError(
+            "omega='full' needs every row in each step: use solver='closed-form' or batch_size ≥ n"
+        )
+    early = splits.validation is not None if settings.early_stopping is None else settings.early_stopping
+    training = Plan(
+        epochs=settings.epochs or (200 if closed else 100),
+        learning_rate=settings.learning_rate or (0.05 if closed else 1e-2),
+        schedule=make_schedule(settings.schedule or ("cosine" if closed else "multistep")),
+        evaluate_every=settings.evaluate_every or (5 if closed else 1),
+        patience=settings.patience if early else None,
+        restore_best=early,
+        check_every=10 if closed else 50,
+        backend=settings.backend,  # type: ignore[arg-type]
+        verbose=settings.verbose,
+    )
+    return Decisions(solver, omega, betas, training, early)
