@@ -73,7 +73,47 @@ def test_ppgpr_is_an_alias_and_names_ignore_case():
 def test_the_default_method_is_dcsvgp():
     gp = duogp.fit(*table(), num_inducing=5, epochs=1)
     assert gp.method.name == "dcsvgp"
-    assert gp.settings.beta2 == 1e-3
+
+
+def test_the_weight_of_omega_is_the_papers_where_omega_is_the_papers():
+    """β₂ = 1e-3 weighs a minibatch Ω; in closed form held-out rows do its work."""
+    assert duogp.fit(*table(), solver="stochastic", num_inducing=5, epochs=1).settings.beta2 == 1e-3
+    assert duogp.fit(*table(), solver="closed-form", num_inducing=5, epochs=1).settings.beta2 == 0.0
+    assert duogp.fit(*table(), "svgp", num_inducing=5, epochs=1).settings.beta2 == 0.0
+
+
+def test_decoupled_conditionals_start_where_the_coupled_basis_ended():
+    X, y = table()
+    settings = {"num_inducing": 8, "early_stopping": False, "solver": "closed-form"}
+    coupled = duogp.fit(X, y, "svgp", epochs=30, learning_rate=0.05, **settings)
+    conditional = duogp.fit(X, y, "dcsvgp", warm_start=30, epochs=1, learning_rate=1e-12, **settings)
+    np.testing.assert_allclose(conditional.predict(X).mean, coupled.predict(X).mean, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(conditional.predict(X).variance, coupled.predict(X).variance, rtol=1e-6)
+    assert "started from 30 closed-form steps" in conditional.history.notes[0]
+
+
+@pytest.mark.parametrize("method", ["ppgpr-chol", "ppgpr-mf", "ppgpr-delta", "ppgpr-mfd", "dcppgpr"])
+def test_any_method_can_start_warm(method):
+    X, y = table()
+    settings = {"num_inducing": 8, "epochs": 1, "learning_rate": 1e-4}
+    cold, warm = (duogp.fit(X, y, method, warm_start=steps, **settings) for steps in (0, 60))
+    assert warm.predict(X).metrics(y)["rmse"] < 0.5 * cold.predict(X).metrics(y)["rmse"]
+
+
+def test_rows_held_out_here_come_back_for_the_last_solve():
+    X, y = table()
+    settings = {"num_inducing": 8, "epochs": 3, "validation_fraction": 0.3}
+    with_all = duogp.fit(X, y, "dcsvgp", **settings)
+    without = duogp.fit(X, y, "dcsvgp", refit=False, **settings)
+    assert "all rows" in with_all.history.notes[-1]
+    assert with_all.hyperparameters() == without.hyperparameters()
+    assert not np.allclose(with_all.predict(X).mean, without.predict(X).mean)
+
+
+def test_omega_of_all_rows_is_refused_for_many():
+    X, y = np.random.default_rng(0).normal(size=(5001, 1)), np.zeros(5001)
+    with pytest.raises(ValueError, match=r"omega='full'.*5000"):
+        duogp.fit(X, y, "dcsvgp", omega="full", beta2=1.0, early_stopping=False, num_inducing=4)
 
 
 @pytest.mark.parametrize("method", ["svgp", "dcsvgp"])
@@ -81,6 +121,7 @@ def test_the_closed_form_is_where_stochastic_training_is_going(method):
     """With everything but q(u) fixed, many stochastic steps reach the optimum of the closed form."""
     X, y = table(30)
     settings = {"num_inducing": 6, "learn_inducing": False, "early_stopping": False, "omega": "full"}
+    settings |= {"beta2": 1e-3, "warm_start": 0}
     exact = predictions(X, y, method, solver="closed-form", epochs=1, learning_rate=1e-9, **settings)
 
     def freeze(progression):

@@ -325,3 +325,22 @@ def test_one_output_as_a_matrix_stays_a_matrix(data):
     assert column.predict(X).mean.shape == (len(X), 1)
     assert np.array_equal(column.predict(X).mean[:, 0], flat.predict(X).mean)
     assert column.sample(X[:3], 2, seed=0).shape == (2, 3, 1)
+
+
+def test_a_prediction_scores_itself():
+    X, y = table()
+    prediction = duogp.fit(X, y, "svgp", num_inducing=8, epochs=5).predict(X)
+    expected = duogp.metrics.regression_metrics(y, prediction.mean, prediction.std, prediction.noise)
+    assert prediction.metrics(y) == expected
+    with pytest.raises(ValueError, match="y"):
+        prediction.metrics(y[:-1])
+
+
+def test_inducing_points_are_in_the_units_of_the_inputs():
+    X, y = table()
+    X = np.column_stack([1000 * X[:, 0] + 5e4, np.ones(len(X)), X[:, 1]])
+    with pytest.warns(duogp.DataWarning):
+        gp = duogp.fit(X, y, "svgp", num_inducing=6, inducing_init="random", learn_inducing=False, epochs=2)
+    points = gp.inducing_points
+    assert points.shape == (6, 3) and np.isnan(points[:, 1]).all()
+    assert all(np.isclose(X[:, [0, 2]], p[[0, 2]]).all(1).any() for p in points)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from duogp.bases import Coupled
 from duogp.build import build_model, initial_kernel
 from duogp.data.scaling import Scaler
 from duogp.errors import DataWarning
@@ -83,71 +84,109 @@ def _scaler(A: NDArray, kind: bool | str, unscaled: Collection[int] = ()) -> Sca
     return Scaler(shift, scale)
 
 
-def assemble(
-    method: Method, settings: Settings, plan: Decisions, splits: Splits, data: Prepared, seeds: list[int]
-) -> tuple[Model, Problem, Batch | None]:
-    """The model of every replicate at its start, the problem that trains it, and the validation rows."""
-    device, table = settings.torch_device, data.table
-    grid = len(plan.betas)
-    n = splits.train.shape[1]
-    for name in ("num_inducing", "num_extra"):
-        if (asked := getattr(settings, name)) is not None and asked > n:
-            warnings.warn(
-                f"{name} is {asked}, but there are {n} training rows: using {n}", DataWarning, stacklevel=4
-            )
-    num_inducing = min(settings.num_inducing or NUM_INDUCING, n)
-    num_extra = None if settings.num_extra is None else min(settings.num_extra, n)
+class Workshop:
+    """Makes models and problems for all replicates of one fit: row sets × β grid, in that order."""
 
-    rows = torch.as_tensor(splits.train, device=device)
-    inducing, extra, generators = [], [], []
-    # Means of category codes are no categories.
-    has_codes = bool(initial_kernel(settings, table.x.shape[1]).categorical_columns(table.x.shape[1]))
-    initialiser = settings.inducing_init or ("random" if has_codes else "kmeans")
-    for r in range(len(rows)):  # each split chooses its own points; β values share them
-        x = _scaled_rows(table, rows, r)
-        kernel = initial_kernel(settings, x.shape[-1])
-        generator = torch.Generator().manual_seed(seeds[r])
-        inducing.append(select_inducing(initialiser, x, num_inducing, kernel=kernel, generator=generator))
-        if num_extra is not None:
-            extra.append(select_inducing(initialiser, x, num_extra, kernel=kernel, generator=generator))
-        generators += [torch.Generator().set_state(generator.get_state()) for _ in range(grid)]
-    rows = rows.repeat_interleave(grid, 0)
-    if grid > 1 and table.scaling is not None:
-        scaling = Scaling(*(t.repeat_interleave(grid, 0) for t in table.scaling))
-        table = Table(table.x, table.y, table.noise, table.weight, scaling, table.dtype)
+    def __init__(
+        self, settings: Settings, plan: Decisions, splits: Splits, data: Prepared, seeds: list[int]
+    ) -> None:
+        self.settings, self.plan, self.seeds = settings, plan, seeds
+        self.n = splits.train.shape[1]
+        self.grid = len(plan.betas)
+        self.table = self._each_beta(data.table)
+        self.rows = self._row_sets(splits.train)
+        self.held_out = None if splits.validation is None else self._row_sets(splits.validation)
+        self.betas = torch.tensor(plan.betas, dtype=torch.float64).repeat(len(splits.train), 1)
+        self._choose_points(data.table, torch.as_tensor(splits.train, device=settings.torch_device))
 
-    def stack(points: list[Tensor]) -> Tensor:
-        return torch.stack(points).repeat_interleave(grid, 0).unsqueeze(1).to(settings.torch_dtype)
-
-    betas = torch.tensor(plan.betas, dtype=torch.float64).repeat(len(splits.train), 1)
-    model = build_model(
-        method,
-        settings,
-        inducing=stack(inducing),
-        extra=stack(extra) if extra else None,
-        outputs=table.y.shape[1],
-        num_data=n,
-        beta1=betas[:, 0],
-        beta2=betas[:, 1],
-        omega=plan.omega,
-        fixed_noise=table.noise is not None,
-        generators=generators,
-    )
-    problem: Problem
-    if plan.solver == "closed-form":
-        problem = ClosedForm(model, table, rows, _chunk_rows(settings, model, plan, n))
-    else:
-        shufflers = [torch.Generator(device).manual_seed(seed + 1) for seed in seeds for _ in range(grid)]
-        batches = Minibatches(
-            rows, settings.batch_size, shufflers, blocks=plan.omega == "blocks" and model.uses_omega
+    def model(self, method: Method) -> Model:
+        """Every replicate of a method at its start."""
+        return build_model(
+            method,
+            self.settings,
+            inducing=self.inducing.clone(),
+            extra=None if self.extra is None else self.extra.clone(),
+            outputs=self.table.y.shape[1],
+            num_data=self.n,
+            beta1=self.betas[:, 0],
+            beta2=self.betas[:, 1],
+            omega=self.plan.omega,
+            fixed_noise=self.table.noise is not None,
+            generators=[
+                torch.Generator().set_state(state) for state in self._states for _ in range(self.grid)
+            ],
         )
-        problem = Stochastic(model, table, batches)
-    validation = None
-    if splits.validation is not None:
-        validation = table.gather(
-            torch.as_tensor(splits.validation, device=device).repeat_interleave(grid, 0)
+
+    def problem(self, model: Model) -> Problem:
+        """What the plan's solver trains."""
+        if self.plan.solver == "closed-form":
+            return self.closed_form(model)
+        device, settings = self.settings.torch_device, self.settings
+        shufflers = [torch.Generator(device).manual_seed(s + 1) for s in self.seeds for _ in range(self.grid)]
+        blocks = self.plan.omega == "blocks" and model.uses_omega
+        return Stochastic(
+            model, self.table, Minibatches(self.rows, settings.batch_size, shufflers, blocks=blocks)
         )
-    return model, problem, validation
+
+    def closed_form(self, model: Model, *, with_validation: bool = False) -> ClosedForm:
+        """The collapsed bound of the training rows, or of all rows."""
+        rows = self.rows
+        if with_validation and self.held_out is not None:
+            rows = torch.cat([rows, self.held_out], 1)
+        return ClosedForm(model, self.table, rows, self._chunk_rows(model, rows.shape[1]))
+
+    def validation(self) -> Batch | None:
+        return None if self.held_out is None else self.table.gather(self.held_out)
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _choose_points(self, table: Table, rows: Tensor) -> None:
+        """Inducing points for each set of rows; β values share them."""
+        settings, dims = self.settings, table.x.shape[1]
+        for name in ("num_inducing", "num_extra"):
+            if (asked := getattr(settings, name)) is not None and asked > self.n:
+                message = f"{name} is {asked}, but there are {self.n} training rows: using {self.n}"
+                warnings.warn(message, DataWarning, stacklevel=5)
+        kernel = initial_kernel(settings, dims)
+        # Means of category codes are no categories.
+        name = settings.inducing_init or ("random" if kernel.categorical_columns(dims) else "kmeans")
+        points: list[Tensor] = []
+        extra: list[Tensor] = []
+        self._states = []
+        for r, seed in enumerate(self.seeds):
+            generator = torch.Generator().manual_seed(seed)
+            x = _scaled_rows(table, rows, r)
+            num = min(settings.num_inducing or NUM_INDUCING, self.n)
+            points.append(select_inducing(name, x, num, kernel=kernel, generator=generator))
+            if settings.num_extra is not None:
+                num = min(settings.num_extra, self.n)
+                extra.append(select_inducing(name, x, num, kernel=kernel, generator=generator))
+            self._states.append(generator.get_state())
+        self.inducing = self._stack(points)
+        self.extra = self._stack(extra) if extra else None
+
+    def _stack(self, points: list[Tensor]) -> Tensor:
+        """[R, 1, M, d]: latent functions share their inducing points."""
+        stacked = torch.stack(points).repeat_interleave(self.grid, 0).unsqueeze(1)
+        return stacked.to(self.settings.torch_dtype)
+
+    def _row_sets(self, rows: NDArray[np.intp]) -> Tensor:
+        return torch.as_tensor(rows, device=self.settings.torch_device).repeat_interleave(self.grid, 0)
+
+    def _each_beta(self, table: Table) -> Table:
+        if table.scaling is None or self.grid == 1:
+            return table
+        scaling = Scaling(*(t.repeat_interleave(self.grid, 0) for t in table.scaling))
+        return replace(table, scaling=scaling)
+
+    def _chunk_rows(self, model: Model, n: int) -> int:
+        """Rows at once in closed form: a block of Ω, or what fits into memory."""
+        if model.uses_omega:
+            block = self.settings.omega_block or min(1024, max(128, model.basis.q.size))
+            return n if self.plan.omega == "full" else min(n, block)
+        size = sum(p.shape[-2] for name, p in model.basis.named_parameters() if name.endswith("inducing"))
+        row_bytes = 8 * 8 * size * model.replicates * model.likelihood_outputs
+        return max(min(n, FEATURE_BYTES[self.settings.torch_device.type] // row_bytes), 256)
 
 
 def _scaled_rows(table: Table, rows: Tensor, r: int) -> Tensor:
@@ -157,11 +196,25 @@ def _scaled_rows(table: Table, rows: Tensor, r: int) -> Tensor:
     return (x - table.scaling.x_shift[r]) / table.scaling.x_scale[r]
 
 
-def _chunk_rows(settings: Settings, model: Model, plan: Decisions, n: int) -> int:
-    if model.uses_omega and plan.omega != "full":
-        return min(n, settings.omega_block)
-    if model.uses_omega:
-        return n
-    size = sum(p.shape[-2] for name, p in model.basis.named_parameters() if name.endswith("inducing"))
-    row_bytes = 8 * 8 * size * model.replicates * model.likelihood_outputs
-    return max(min(n, FEATURE_BYTES[settings.torch_device.type] // row_bytes), 256)
+@torch.no_grad()
+def transplant(source: Model, target: Model) -> None:
+    """Start a model where a coupled one ended: same prior mean, noise, kernel(s), inducing points and q(u).
+
+    With its mean kernel equal to its covariance kernel the conditional basis *is* the coupled one, so the
+    target begins at the source's posterior.
+    """
+    assert isinstance(source.basis, Coupled)
+    target.mean.load_state_dict(source.mean.state_dict())
+    target.likelihood.load_state_dict(source.likelihood.state_dict())
+    target.numerics.jitter.copy_(source.numerics.jitter)
+    for name in ("kernel", "mean_kernel"):
+        if hasattr(target.basis, name):
+            getattr(target.basis, name).load_state_dict(source.basis.kernel.state_dict())
+    points = source.basis.inducing
+    for name in ("inducing", "mean_inducing"):
+        own = getattr(target.basis, name, None)
+        if own is not None and own.shape == points.shape:
+            own.copy_(points)
+    q = source.basis.q
+    if target.basis.q.mean.shape == q.mean.shape:
+        target.basis.q.set_(q.mean, q.root())

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from duogp import metrics
 from duogp.data import dc_one_dimensional
-from duogp.fit import fit
+from duogp.fitting import fit
 from duogp.gp import GP
 from duogp.prediction import Prediction
 

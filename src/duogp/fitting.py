@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from duogp.assembly import assemble, prepare
+from duogp.assembly import Workshop, prepare, transplant
 from duogp.data.columns import informative_columns
 from duogp.data.validation import as_matrix, as_row_vector, as_target
 from duogp.errors import DataWarning
@@ -17,7 +17,7 @@ from duogp.methods import METHODS
 from duogp.model import take_replicate
 from duogp.planning import make_decisions, make_splits
 from duogp.settings import Settings
-from duogp.training import Callback, History, train
+from duogp.training import Callback, ClosedForm, History, train
 
 
 def fit(
@@ -94,7 +94,7 @@ def fit_replicates(
     the model that `fit` would have given on those rows with that seed.
     """
     recipe = METHODS[method]
-    chosen = Settings.of({**recipe.defaults, **settings})
+    chosen = Settings.of(settings)
     matrix = as_matrix(X, "X")
     target = as_target(y, len(matrix), "y")
     single_output = target.ndim == 1
@@ -111,7 +111,7 @@ def fit_replicates(
             f"random_states must hold one seed for each of {len(rows)} sets of rows, got {len(seeds)}"
         )
     splits = make_splits(recipe, chosen, rows, validation_rows, len(matrix), seeds)
-    plan = make_decisions(recipe, chosen, splits)
+    plan = make_decisions(recipe, chosen, splits, own_validation=validation_rows is None)
     columns = np.ones(matrix.shape[1], dtype=bool)
     if isinstance(chosen.kernel, str):  # a kernel object counts on the columns it was made for
         columns = informative_columns(matrix[splits.train.reshape(-1)])
@@ -120,8 +120,21 @@ def fit_replicates(
         columns[0] |= not columns.any()  # nothing varies: the prior mean can still be learned
 
     data = prepare(matrix[:, columns], target, row_noise, weights, splits, chosen)
-    model, problem, validation = assemble(recipe, chosen, plan, splits, data, seeds)
-    histories = train(model, problem, plan.training, validation, callbacks)
+    shop = Workshop(chosen, plan, splits, data, seeds)
+    model = shop.model(recipe)
+    warm: list[History] = []
+    if plan.warm_start is not None:
+        start = shop.model(METHODS["svgp"])
+        warm = train(start, shop.closed_form(start), plan.warm_start)
+        transplant(start, model)
+    problem = shop.problem(model)
+    histories = train(model, problem, plan.training, shop.validation(), callbacks)
+    _tell(histories, warm)
+    if isinstance(problem, ClosedForm) and plan.refit:
+        # Hyperparameters are chosen; the rows that chose them may now speak about q(u) too.
+        shop.closed_form(model, with_validation=True).finish()
+        for history in histories:
+            history.notes.append("q(u) was solved for on all rows, those held out for validation included")
 
     out = []
     grid = len(plan.betas)
@@ -151,3 +164,11 @@ def _validation_nll(history: History, restored_best: bool) -> float:
     """Of the state that training left: the best one seen, or the last."""
     values = [v for v in history.series("validation_nll") if v is not None]
     return min(values, default=float("inf")) if restored_best else values[-1]
+
+
+def _tell(histories: list[History], warm: list[History]) -> None:
+    """Let a history speak of the warm start before it."""
+    for history, before in zip(histories, warm, strict=False):
+        history.seconds += before.seconds
+        history.rollbacks += before.rollbacks
+        history.notes.append(f"started from {before[-1].epoch} closed-form steps of the coupled basis")

@@ -186,6 +186,16 @@ class GP:
         }
         return out
 
+    @property
+    def inducing_points(self) -> NDArray[np.float64]:
+        """The points that carry the covariance, [M, d] in the units of X (columns that were dropped: NaN)."""
+        inducing = self.model.basis.inducing
+        assert isinstance(inducing, Tensor)
+        points = inducing[0, 0].detach().double().cpu().numpy()
+        out = np.full((len(points), len(self.columns)), np.nan)
+        out[:, self.columns] = self.x_scaler.inverse(points)
+        return out
+
     def num_variational_parameters(self) -> int:
         return self.model.basis.q.num_parameters()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,11 @@ from duogp.training import Plan, make_schedule
 
 Rows = NDArray[np.intp]
 
-#: Rows up to which Ω of closed-form training sees all of them at once.
+#: Rows up to which Ω may see all of them at once (its cost is n³), and up to which it does so unasked.
 FULL_OMEGA_ROWS = 5000
+FULL_OMEGA_DEFAULT = 1000
+#: Closed-form SVGP steps from which the decoupled conditionals start.
+WARM_START_STEPS = 100
 #: Rows up to which "auto" prefers the closed form where there is one.
 CLOSED_FORM_ROWS = 500_000
 
@@ -32,20 +35,19 @@ class Splits:
 class Decisions:
     solver: str
     omega: str
-    betas: list[tuple[float, float]]
+    betas: list[tuple[float, float]]  # the grid of (β₁, β₂), chosen from on the validation rows
     training: Plan
-    early_stopping: bool
+    warm_start: Plan | None  # closed-form SVGP to start from
+    refit: bool  # the final q(u) of closed-form training sees the rows held out too
 
 
 def _wants_validation(method: Method, settings: Settings) -> bool:
     choosing = len(as_list(settings.beta1)) > 1 or len(as_list(settings.beta2)) > 1
-    # Not a bound, and in closed form it overfits: only held-out rows can say when to stop.
-    risky = (
-        method.basis == "conditional"
-        and settings.early_stopping is not False
-        and _solver(method, settings, 0) == "closed-form"
-    )
-    return choosing or bool(settings.early_stopping) or risky
+    if choosing or settings.early_stopping is not None:
+        return choosing or bool(settings.early_stopping)
+    # Below β₂ = 1 it is not a bound, and in closed form it overfits: only held-out rows say when to stop.
+    closed = _solver(method, settings, 0) == "closed-form"
+    return method.basis == "conditional" and closed and min(_beta2(method, settings, closed)) < 1
 
 
 def make_splits(
@@ -110,12 +112,20 @@ def _solver(method: Method, settings: Settings, n: int) -> str:
     return settings.solver
 
 
-def make_decisions(method: Method, settings: Settings, splits: Splits) -> Decisions:
+def _beta2(method: Method, settings: Settings, closed: bool) -> list[float]:
+    """The paper's weight is one of its minibatch Ω; in closed form validation rows do Ω's work for free."""
+    if settings.beta2 is None:
+        return [0.0 if closed else float(method.defaults.get("beta2", 0.0))]
+    return [float(b) for b in as_list(settings.beta2)]
+
+
+def make_decisions(method: Method, settings: Settings, splits: Splits, *, own_validation: bool) -> Decisions:
+    """``own_validation``: the held-out rows were split off here, not given by the user to be left alone."""
     n = splits.train.shape[1]
     solver = _solver(method, settings, n)
     closed = solver == "closed-form"
     beta1 = [float(b) for b in as_list(settings.beta1)]
-    beta2 = [float(b) for b in as_list(settings.beta2)] or [0.0]
+    beta2 = _beta2(method, settings, closed)
     betas = list(itertools.product(beta1, beta2))
     if len(betas) > 1 and splits.validation is None:
         raise ValueError(
@@ -125,15 +135,21 @@ def make_decisions(method: Method, settings: Settings, splits: Splits) -> Decisi
         raise ValueError(
             "early_stopping needs validation rows: set validation_fraction above 0 or pass validation="
         )
-    omega = settings.omega or (("full" if n <= FULL_OMEGA_ROWS else "blocks") if closed else "batch")
+    omega = settings.omega or (("full" if n <= FULL_OMEGA_DEFAULT else "blocks") if closed else "batch")
+    if omega == "full" and n > FULL_OMEGA_ROWS:
+        raise ValueError(
+            f"omega='full' factorises an n × n matrix in each step: it is meant for up to {FULL_OMEGA_ROWS} "
+            f"rows, got {n}; use omega='blocks'"
+        )
     if omega == "full" and not closed and settings.batch_size < n:
         raise ValueError(
             "omega='full' needs every row in each step: use solver='closed-form' or batch_size ≥ n"
         )
     early = splits.validation is not None if settings.early_stopping is None else settings.early_stopping
+    rate = (0.03 if method.basis == "conditional" else 0.05) if closed else 1e-2
     training = Plan(
         epochs=settings.epochs or (200 if closed else 100),
-        learning_rate=settings.learning_rate or (0.05 if closed else 1e-2),
+        learning_rate=settings.learning_rate or rate,
         schedule=make_schedule(settings.schedule or ("cosine" if closed else "multistep")),
         evaluate_every=settings.evaluate_every or (5 if closed else 1),
         patience=settings.patience if early else None,
@@ -142,4 +158,11 @@ def make_decisions(method: Method, settings: Settings, splits: Splits) -> Decisi
         backend=settings.backend,  # type: ignore[arg-type]
         verbose=settings.verbose,
     )
-    return Decisions(solver, omega, betas, training, early)
+    steps = settings.warm_start
+    if steps is None:
+        steps = WARM_START_STEPS if closed and method.basis == "conditional" else 0
+    warm = replace(
+        training, epochs=steps, learning_rate=0.05, schedule=make_schedule("cosine"), check_every=10
+    )
+    refit = settings.refit and own_validation and splits.validation is not None
+    return Decisions(solver, omega, betas, training, warm if steps else None, refit)

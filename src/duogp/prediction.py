@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
+
+from duogp.data.validation import as_target
+from duogp.metrics import regression_metrics
 
 Array = NDArray[np.float64]
 
@@ -40,6 +44,13 @@ class Prediction:
             raise ValueError(f"level must be in (0, 1), got {level}")
         half = float(ndtri(0.5 + level / 2)) * self.std
         return self.mean - half, self.mean + half
+
+    def metrics(self, y: Any) -> dict[str, float]:
+        """All metrics of `duogp.metrics` against the targets of the same rows (one output)."""
+        if self.mean.ndim != 1:
+            raise ValueError(f"metrics are of one output, this prediction has {self.mean.shape[1]}")
+        target = as_target(y, len(self), "y").reshape(-1)
+        return regression_metrics(target, self.mean, self.std, self.noise)
 
     def __len__(self) -> int:
         return len(self.mean)

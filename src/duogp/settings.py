@@ -43,10 +43,10 @@ class Settings:
 
     # what is optimised
     beta1: float | Sequence[float] = 1.0  #: weight of the KL; a list is chosen from on validation rows
-    beta2: float | Sequence[float] | None = None  #: weight of Ω; a list is chosen from on validation rows
+    beta2: float | Sequence[float] | None = None  #: weight of Ω; 1e-3 stochastic, 0 closed-form; or a list
     whitening: str = "Q"  #: of the conditional basis: "Q" or "K"
     omega: str | None = None  #: rows that Ω sees: "batch" (as published), "blocks" (a bound), "full"
-    omega_block: int = 1024  #: rows of a block of Ω in closed-form training
+    omega_block: int | None = None  #: rows of a block of Ω in closed-form training; about num_inducing
 
     # how
     inducing_init: str | None = (
@@ -54,6 +54,9 @@ class Settings:
     )
     learn_inducing: bool = True
     solver: str = "auto"  #: "auto", "closed-form" or "stochastic"
+    warm_start: int | None = (
+        None  #: closed-form SVGP steps to start from; 100 for decoupled conditionals in closed form
+    )
     epochs: int | None = None
     batch_size: int = 1024
     learning_rate: float | None = None
@@ -61,6 +64,7 @@ class Settings:
     validation_fraction: float | None = None
     early_stopping: bool | None = None
     patience: int = 10  #: evaluations without improvement before stopping
+    refit: bool = True  #: in closed form, the final q(u) also sees rows that validation_fraction held out
     evaluate_every: int | None = None  #: epochs between looks at the validation rows
     standardize: bool | str = True  #: True, False, or "minmax" for inputs in [−1, 1]
 
@@ -79,14 +83,16 @@ class Settings:
                 object.__setattr__(self, name, value.tolist())
             elif isinstance(value, torch.dtype):
                 object.__setattr__(self, name, str(value).removeprefix("torch."))
-        for name in ("batch_size", "patience", "omega_block"):
+        for name in ("batch_size", "patience"):
             _positive_int(name, getattr(self, name))
-        for name in ("num_inducing", "num_extra", "epochs", "evaluate_every"):
+        for name in ("num_inducing", "num_extra", "epochs", "evaluate_every", "omega_block"):
             if getattr(self, name) is not None:
                 _positive_int(name, getattr(self, name))
         for name in ("learning_rate", "initial_lengthscale", "jitter", "mean_jitter"):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name))
+        if self.warm_start is not None and self.warm_start != 0:
+            _positive_int("warm_start", self.warm_start)
         for name in ("initial_noise", "noise_floor"):
             _positive(name, getattr(self, name))
         for name in ("beta1", "beta2"):
@@ -98,7 +104,7 @@ class Settings:
             raise ValueError(f"beta1 must be above 0 (without the KL, q(u) has no scale), got {self.beta1!r}")
         if not (_is_number(self.gamma) and self.gamma > 1):
             raise ValueError(f"gamma must be a number above 1, got {self.gamma!r}")
-        for name in ("ard", "output_scale", "gpytorch_sign", "learn_inducing", "verbose"):
+        for name in ("ard", "output_scale", "gpytorch_sign", "learn_inducing", "refit", "verbose"):
             _one_of(name, getattr(self, name), (True, False))
         for name in ("learn_noise", "early_stopping"):
             _one_of(name, getattr(self, name), (None, True, False))
