@@ -88,8 +88,15 @@ class Workshop:
     """Makes models and problems for all replicates of one fit: row sets × β grid, in that order."""
 
     def __init__(
-        self, settings: Settings, plan: Decisions, splits: Splits, data: Prepared, seeds: list[int]
+        self,
+        method: Method,
+        settings: Settings,
+        plan: Decisions,
+        splits: Splits,
+        data: Prepared,
+        seeds: list[int],
     ) -> None:
+        self.method = method
         self.settings, self.plan, self.seeds = settings, plan, seeds
         self.n = splits.train.shape[1]
         self.grid = len(plan.betas)
@@ -157,10 +164,20 @@ class Workshop:
             generator = torch.Generator().manual_seed(seed)
             x = _scaled_rows(table, rows, r)
             num = min(settings.num_inducing or NUM_INDUCING, self.n)
-            points.append(select_inducing(name, x, num, kernel=kernel, generator=generator))
-            if settings.num_extra is not None:
-                num = min(settings.num_extra, self.n)
-                extra.append(select_inducing(name, x, num, kernel=kernel, generator=generator))
+            more = None if settings.num_extra is None else min(settings.num_extra, self.n)
+            if (
+                self.method.has_second_block
+            ):  # chosen together, so that the blocks keep out of each other's way
+                num = min(num, self.n - 1)
+                more = min(more or num, self.n - num)
+                both = select_inducing(name, x, num + more, kernel=kernel, generator=generator)
+                both = both[torch.randperm(num + more, generator=generator).to(both.device)]
+                points.append(both[:num])
+                extra.append(both[num:])
+            else:
+                points.append(select_inducing(name, x, num, kernel=kernel, generator=generator))
+                if more is not None:
+                    extra.append(select_inducing(name, x, more, kernel=kernel, generator=generator))
             self._states.append(generator.get_state())
         self.inducing = self._stack(points)
         self.extra = self._stack(extra) if extra else None

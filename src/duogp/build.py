@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duogp.bases import Basis, Conditional, Coupled, Separate
+from duogp.bases import Basis, Conditional, Coupled, Separate, TwoBlock
 from duogp.kernels import Kernel, Scale, Stationary, make_kernel
 from duogp.likelihoods import GaussianLikelihood, Likelihood
 from duogp.linalg import Numerics
@@ -19,7 +19,7 @@ from duogp.model import Model
 from duogp.objectives import GammaRobust, Objective, elbo, predictive, vfitc
 from duogp.parameters import batched
 from duogp.settings import Settings
-from duogp.variational import CholeskyQ, DiagonalQ, PointQ, Q
+from duogp.variational import BlockQ, CholeskyQ, DiagonalQ, PointQ, Q, ShrunkQ
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,18 @@ class Ingredients:
     def num_inducing(self) -> int:
         return self.inducing.shape[-2]
 
+    @property
+    def orthogonal(self) -> Tensor:
+        """O, of the bases of two blocks."""
+        assert self.extra is not None
+        return self.extra
+
+    def q_u(self) -> Q:
+        return self.new_q(self.num_inducing, self.batch_shape)
+
 
 def coupled(parts: Ingredients) -> Basis:
-    return Coupled(parts.new_kernel(), parts.inducing, parts.new_q(parts.num_inducing, parts.batch_shape))
+    return Coupled(parts.new_kernel(), parts.inducing, parts.q_u())
 
 
 def separate(parts: Ingredients) -> Basis:
@@ -54,15 +63,45 @@ def conditional(parts: Ingredients) -> Basis:
         parts.new_kernel(),
         parts.new_kernel(),
         parts.inducing,
-        parts.new_q(parts.num_inducing, parts.batch_shape),
+        parts.q_u(),
         whitening=parts.settings.whitening,  # type: ignore[arg-type]
         omega=parts.omega,  # type: ignore[arg-type]
         mean_jitter=parts.settings.mean_jitter,
     )
 
 
+def solve(parts: Ingredients) -> Basis:
+    """q(u) q(v), both learned."""
+    extra = parts.orthogonal
+    q_v = parts.new_q(extra.shape[-2], parts.batch_shape)
+    return TwoBlock(parts.new_kernel(), parts.inducing, extra, BlockQ(parts.q_u(), q_v))
+
+
+def orthogonal(parts: Ingredients) -> Basis:
+    """v learns a mean only."""
+    extra = parts.orthogonal
+    q = parts.new_q(parts.num_inducing, parts.batch_shape, mean_size=parts.num_inducing + extra.shape[-2])
+    return TwoBlock(parts.new_kernel(), parts.inducing, extra, q, mean_only=True)
+
+
+def components(parts: Ingredients) -> Basis:
+    """v is shrunk to zero, and its divergence from the prior forgotten."""
+    q_v = ShrunkQ(parts.orthogonal.shape[-2], parts.batch_shape, epsilon=0.0)
+    return TwoBlock(parts.new_kernel(), parts.inducing, parts.orthogonal, BlockQ(parts.q_u(), q_v))
+
+
+def components_eps(parts: Ingredients) -> Basis:
+    """v is shrunk towards zero, and pays for it."""
+    q_v = ShrunkQ(parts.orthogonal.shape[-2], parts.batch_shape, epsilon=parts.settings.epsilon)
+    return TwoBlock(parts.new_kernel(), parts.inducing, parts.orthogonal, BlockQ(parts.q_u(), q_v))
+
+
 BASES: dict[str, Callable[[Ingredients], Basis]] = {
     "coupled": coupled,
+    "solve": solve,
+    "orthogonal": orthogonal,
+    "components": components,
+    "components-eps": components_eps,
     "separate": separate,
     "conditional": conditional,
 }

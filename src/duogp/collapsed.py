@@ -21,9 +21,10 @@ from torch.utils import _pytree as pytree
 
 from duogp.bases.conditional import Conditional
 from duogp.bases.marginals import Features
+from duogp.linalg import lower_root_of_inverse
 from duogp.model import Batch, Model
 from duogp.objectives import elbo, vfitc
-from duogp.variational import DiagonalQ, PointQ, Q
+from duogp.variational import DiagonalQ, PointQ, Q, ShrunkQ
 
 
 class Statistics(NamedTuple):
@@ -115,14 +116,26 @@ class Optimum(NamedTuple):
     root: Tensor
 
     def as_q(self, like: Q) -> OptimalQ:
-        """Constants of the same family as a model's q: full, mean field (its own optimum) or a point."""
+        """Constants of the same family as a model's q, block by block: full, mean field, a point."""
         if isinstance(like, PointQ):
             return OptimalQ(self.mean, None, torch.zeros_like(self.mean[..., 0]), like)
-        if isinstance(like, DiagonalQ):
-            variance = torch.cholesky_inverse(self.root).diagonal(dim1=-2, dim2=-1).reciprocal()
-            return OptimalQ(self.mean, torch.diag_embed(variance), variance.log().sum(-1), like)
-        log_det = 2 * self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return OptimalQ(self.mean, self.root @ self.root.mT, log_det, like)
+        S = self.root.new_zeros(self.root.shape)
+        log_det = torch.zeros_like(self.mean[..., 0])
+        for block, s in like.parts():
+            root = self.root[..., s, s]
+            if isinstance(block, DiagonalQ):
+                variance = torch.cholesky_inverse(root).diagonal(dim1=-2, dim2=-1).reciprocal()
+                S[..., s, s] = torch.diag_embed(variance)
+                log_det = log_det + variance.log().sum(-1)
+            elif isinstance(block, ShrunkQ):
+                S[..., s, s] = root @ root.mT
+                log_det = log_det + block.log_det()
+            elif isinstance(block, PointQ):  # S = 0, and the log|S| with which the penalty is ½ mᵀm
+                log_det = log_det - block.size
+            else:
+                S[..., s, s] = root @ root.mT
+                log_det = log_det + 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return OptimalQ(self.mean, S, log_det, like)
 
 
 def row_weights(model: Model, batch: Batch, features: Features) -> Tensor:
@@ -140,15 +153,14 @@ def row_weights(model: Model, batch: Batch, features: Features) -> Tensor:
 def statistics(model: Model, batch: Batch, features: Features, W: Tensor | None) -> Statistics:
     weights = row_weights(model, batch, features).double()
     target = batch.y - model.mean(batch.x.unsqueeze(-3))
-    psi = features.mean
-    weighted = psi * weights.to(psi).unsqueeze(-2)
-    mean_gram = (weighted @ psi.mT).double()
-    if features.explained is psi:
-        gram = mean_gram
-    else:
-        gram = (features.explained * weights.to(psi).unsqueeze(-2) @ features.explained.mT).double()
-    moment = (weighted @ target.to(psi).unsqueeze(-1)).squeeze(-1).double()
-    return Statistics(mean_gram, gram, moment, None if W is None else (W.mT @ W).double())
+    psi = features.mean.double()  # a Gram matrix over s² must stay positive next to I: never in float32
+    weighted = psi * weights.unsqueeze(-2)
+    gram = mean_gram = weighted @ psi.mT
+    if features.explained is not features.mean:
+        explained = features.explained.double()
+        gram = explained * weights.unsqueeze(-2) @ explained.mT
+    moment = (weighted @ target.double().unsqueeze(-1)).squeeze(-1)
+    return Statistics(mean_gram, gram, moment, None if W is None else W.double().mT @ W.double())
 
 
 @torch.no_grad()
@@ -163,20 +175,29 @@ def optimum(model: Model, factors: Any, stats: Statistics) -> Optimum:
         out = prior + gram / beta1
         return out if stats.mismatch is None else out + beta2 / beta1 * stats.mismatch
 
-    # S⁻¹ = U Uᵀ with U upper triangular, so S = U⁻ᵀU⁻¹ and U⁻ᵀ is the lower root, with S never formed.
-    P = precision(stats.gram)
-    flipped, info = torch.linalg.cholesky_ex(P.flip((-2, -1)))
-    model.numerics.note(info)
-    U = flipped.flip((-2, -1))
-    eye = torch.eye(P.shape[-1], dtype=P.dtype, device=P.device).expand_as(P)
-    root = torch.linalg.solve_triangular(U.mT, eye, upper=False)
-    moment = stats.moment / beta1.squeeze(-1)
-    if stats.mean_gram is stats.gram:
-        mean = (root @ (root.mT @ moment.unsqueeze(-1))).squeeze(-1)
-    else:
-        C, info = torch.linalg.cholesky_ex(precision(stats.mean_gram))
+    def inverse_root(P: Tensor) -> Tensor:
+        root, info = lower_root_of_inverse(P)
         model.numerics.note(info)
-        mean = torch.cholesky_solve(moment.unsqueeze(-1), C).squeeze(-1)
+        return root
+
+    q = model.basis.q
+    P = precision(stats.gram)
+    moment = stats.moment / beta1.squeeze(-1)
+    if len(q.parts()) == 1 and stats.mean_gram is stats.gram:
+        root = inverse_root(P)
+        return Optimum((root @ (root.mT @ moment.unsqueeze(-1))).squeeze(-1), root)
+
+    # Several blocks: each S from its diagonal block, the means from the full precision (MATH §11 B10).
+    root = torch.zeros_like(P)
+    for block, s in q.parts():
+        known = isinstance(block, ShrunkQ)
+        root[..., s, s] = block.root().to(P) if known else inverse_root(P[..., s, s])
+    P_mean = P if stats.mean_gram is stats.gram else precision(stats.mean_gram)
+    learned = [s for block, s in q.parts() if block.learns_mean] if P_mean is P else [slice(None)]
+    index = torch.cat([torch.arange(P_mean.shape[-1], device=P.device)[s] for s in learned])
+    mean_root = inverse_root(P_mean[..., index[:, None], index])
+    mean = torch.zeros_like(moment)
+    mean[..., index] = (mean_root @ (mean_root.mT @ moment[..., index, None])).squeeze(-1)
     return Optimum(mean, root)
 
 

@@ -120,7 +120,7 @@ def fit_replicates(
         columns[0] |= not columns.any()  # nothing varies: the prior mean can still be learned
 
     data = prepare(matrix[:, columns], target, row_noise, weights, splits, chosen)
-    shop = Workshop(chosen, plan, splits, data, seeds)
+    shop = Workshop(recipe, chosen, plan, splits, data, seeds)
     model = shop.model(recipe)
     warm: list[History] = []
     if plan.warm_start is not None:

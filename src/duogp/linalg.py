@@ -30,6 +30,17 @@ def symmetrise(a: Tensor) -> Tensor:
     return 0.5 * (a + a.mT)
 
 
+def lower_root_of_inverse(P: Tensor) -> tuple[Tensor, Tensor]:
+    """R lower triangular with R Rᵀ = P⁻¹, and the flags of its factorisation; P⁻¹ is never formed.
+
+    P = U Uᵀ with U upper triangular, so P⁻¹ = U⁻ᵀU⁻¹ and U⁻ᵀ is the lower root.
+    """
+    L, info = torch.linalg.cholesky_ex(P.flip((-2, -1)))
+    U = L.flip((-2, -1))
+    eye = torch.eye(P.shape[-1], dtype=P.dtype, device=P.device).expand_as(P)
+    return torch.linalg.solve_triangular(U.mT, eye, upper=False), info
+
+
 class Factor(NamedTuple):
     """L Lᵀ = K + jitter I, with L⁻¹ beside it so that all that follows is matrix products (MATH §10)."""
 

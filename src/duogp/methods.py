@@ -14,7 +14,11 @@ from typing import Any
 
 CITATIONS = {
     "titsias2009": "Titsias 2009, Variational Learning of Inducing Variables in Sparse Gaussian Processes",
+    "snelson2006": "Snelson, Ghahramani 2006, Sparse Gaussian Processes using Pseudo-inputs",
     "hensman2013": "Hensman, Fusi, Lawrence 2013, Gaussian Processes for Big Data",
+    "salimbeni2018": "Salimbeni, Cheng, Boots, Deisenroth 2018, Orthogonally Decoupled Variational Gaussian Processes",
+    "shi2020": "Shi, Titsias, Mnih 2020, Sparse Orthogonal Variational Inference for Gaussian Processes",
+    "popescu2020": "Popescu, Sharp, Cole, Glocker, Decoupled Sparse Gaussian Processes Components",
     "knoblauch2019": "Knoblauch, Jewson, Damoulas 2019, Generalized Variational Inference",
     "jankowiak2020": "Jankowiak, Pleiss, Gardner 2020, Parametric Gaussian Process Regressors",
     "zhu2023": "Zhu, Wu, Maus, Gardner, Bindel 2023, Variational Gaussian Processes with Decoupled Conditionals",
@@ -38,15 +42,24 @@ class Method:
     def reference(self) -> str:
         return CITATIONS[self.citation]
 
+    @property
+    def has_second_block(self) -> bool:
+        """Whether a second set of points stands orthogonal to the first."""
+        return self.basis in ("solve", "orthogonal", "components", "components-eps")
+
     def num_variational_parameters(self, num_inducing: int, num_extra: int | None = None) -> int:
-        """Size of q for one output: the mean (on the extra points where there are any) and S."""
-        mean = num_inducing if self.basis != "separate" or num_extra is None else num_extra
-        return mean + COVARIANCE_SIZE[self.q](num_inducing)
+        """Size of q for one output: its means and its covariances."""
+        m, e = num_inducing, num_inducing if num_extra is None else num_extra
+        mean = {"separate": e, "orthogonal": m + e, "solve": m + e}.get(self.basis, m)
+        size = COVARIANCE_SIZE[self.q]
+        return mean + size(m) + (size(e) if self.basis == "solve" else 0)
 
     @property
     def variational_parameters(self) -> str:
         """The count as a formula in M (inducing points) and E (extra points)."""
-        return ("E" if self.basis == "separate" else "M") + COVARIANCE_FORMULA[self.q]
+        mean = {"separate": "E", "orthogonal": "M + E", "solve": "M + E"}.get(self.basis, "M")
+        covariance = COVARIANCE_FORMULA[self.q]
+        return mean + covariance + (covariance.replace("M", "E") if self.basis == "solve" else "")
 
 
 COVARIANCE_SIZE: dict[str, Callable[[int], int]] = {
@@ -101,5 +114,17 @@ METHODS = Registry([
     Method("ppgpr-mfd",    "separate",    "diagonal", "predictive",   False, "jankowiak2020", "parametric predictive, own points for the mean"),
     Method("dcsvgp",       "conditional", "full",     "elbo",         False, "zhu2023",       "decoupled conditionals", _defaults(beta2=1e-3)),
     Method("dcppgpr",      "conditional", "full",     "predictive",   False, "zhu2023",       "decoupled conditionals, predictive", _defaults(beta2=1e-3)),
-], aliases={"ppgpr": "ppgpr-chol"})
+    Method("odsvgp",       "orthogonal",  "full",     "elbo",         True,  "salimbeni2018", "orthogonal second block for the mean"),
+    Method("odppgpr",      "orthogonal",  "full",     "predictive",   False, "salimbeni2018", "orthogonal second block, predictive"),
+    Method("solvegp",      "solve",       "full",     "elbo",         True,  "shi2020",       "orthogonal second block for mean and covariance"),
+    Method("dsgpc-eps",    "components-eps", "full",  "elbo",         True,  "popescu2020",   "second block shrunk towards zero: a true bound"),
+    Method("dsgpc-free",   "components",  "full",     "elbo",         False, "popescu2020",   "second block explains variance only: a surrogate"),
+    Method("sgpr",         "coupled",     "full",     "elbo",         True,  "titsias2009",   "Titsias' collapsed bound", _defaults(solver="closed-form")),
+    Method("fitc",         "coupled",     "full",     "vfitc",        False, "snelson2006",   "FITC's evidence, maximised", _defaults(solver="closed-form")),
+    Method("coupled-nat",  "coupled",     "full",     "elbo",         True,  "hensman2013",   "natural gradients on q(u)", _defaults(solver="natural")),
+    Method("orthnat",      "orthogonal",  "full",     "elbo",         True,  "salimbeni2018", "odsvgp with natural gradients", _defaults(solver="natural")),
+    Method("solvegp-nat",  "solve",       "full",     "elbo",         True,  "shi2020",       "solvegp with natural gradients", _defaults(solver="natural")),
+    Method("dcsvgp-nat",   "conditional", "full",     "elbo",         False, "zhu2023",       "dcsvgp with natural gradients", _defaults(solver="natural", beta2=1e-3)),
+    Method("decoupled-s",  "separate",    "full",     "elbo",         True,  "salimbeni2018", "own points for the mean, S form: a true bound"),
+], aliases={"ppgpr": "ppgpr-chol", "coupled": "svgp", "orth": "odsvgp", "svi": "coupled-nat", "vsgpr": "sgpr"})
 # fmt: on

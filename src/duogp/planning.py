@@ -107,7 +107,13 @@ def _solver(method: Method, settings: Settings, n: int) -> str:
             f"solver='closed-form' needs an objective that is quadratic in q(u); {method.name!r} has the "
             f"{method.objective} objective: use solver='stochastic'"
         )
+    if settings.solver == "natural" and method.q != "full":
+        raise ValueError(
+            f"solver='natural' needs a q(u) with a full covariance; that of {method.name!r} is {method.q}"
+        )
     if settings.solver == "auto":
+        if "solver" in method.defaults:
+            return str(method.defaults["solver"])
         return "closed-form" if _has_closed_form(method) and n <= CLOSED_FORM_ROWS else "stochastic"
     return settings.solver
 
@@ -155,6 +161,7 @@ def make_decisions(method: Method, settings: Settings, splits: Splits, *, own_va
         patience=settings.patience if early else None,
         restore_best=early,
         check_every=10 if closed else 50,
+        natural_rate=settings.natural_rate if solver == "natural" else None,
         backend=settings.backend,  # type: ignore[arg-type]
         verbose=settings.verbose,
     )
@@ -162,7 +169,12 @@ def make_decisions(method: Method, settings: Settings, splits: Splits, *, own_va
     if steps is None:
         steps = WARM_START_STEPS if closed and method.basis == "conditional" else 0
     warm = replace(
-        training, epochs=steps, learning_rate=0.05, schedule=make_schedule("cosine"), check_every=10
+        training,
+        epochs=steps,
+        learning_rate=0.05,
+        schedule=make_schedule("cosine"),
+        check_every=10,
+        natural_rate=None,
     )
     refit = settings.refit and own_validation and splits.validation is not None
     return Decisions(solver, omega, betas, training, warm if steps else None, refit)

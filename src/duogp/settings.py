@@ -22,12 +22,8 @@ class Settings:
     """What `duogp.fit` takes. ``None`` means: chosen from the method, the solver and the data."""
 
     # the model
-    num_inducing: int | None = (
-        None  #: points of the block that carries S; 500, or all rows where there are fewer
-    )
-    num_extra: int | None = (
-        None  #: points of the second block, where the method has one (Z_μ); as many by default
-    )
+    num_inducing: int | None = None  #: points of the block that carries S; 500, or all rows if fewer
+    num_extra: int | None = None  #: points of a second block (Z_μ, O); as many as num_inducing
     likelihood: Any = "gaussian"
     mean: Any = "constant"  #: prior mean: "zero", "constant", "linear" or a module
     kernel: Any = "matern52"  #: a name or a kernel object
@@ -39,6 +35,7 @@ class Settings:
     learn_noise: bool | None = None  #: on, unless fixed noise is given
     log_prior: str = "whitened"  #: of a point q(u): "whitened" or "unwhitened" (MATH §4)
     gamma: float = 1.03  #: of the γ-robust objective
+    epsilon: float = 0.1  #: of DSGPC-ε: how far the second block is shrunk, in (0, 1]
     gpytorch_sign: bool = False  #: of the γ-robust normaliser, for comparison only
 
     # what is optimised
@@ -49,22 +46,19 @@ class Settings:
     omega_block: int | None = None  #: rows of a block of Ω in closed-form training; about num_inducing
 
     # how
-    inducing_init: str | None = (
-        None  #: "kmeans" (the default, "random" with categorical columns), "random", "greedy"
-    )
+    inducing_init: str | None = None  #: "kmeans" (the default), "random" or "greedy"
     learn_inducing: bool = True
-    solver: str = "auto"  #: "auto", "closed-form" or "stochastic"
-    warm_start: int | None = (
-        None  #: closed-form SVGP steps to start from; 100 for decoupled conditionals in closed form
-    )
+    solver: str = "auto"  #: "auto", "closed-form", "stochastic" or "natural"
+    warm_start: int | None = None  #: closed-form SVGP steps to start from
     epochs: int | None = None
     batch_size: int = 1024
     learning_rate: float | None = None
+    natural_rate: float = 0.1  #: step size of natural gradients on q(u), after a short ramp
     schedule: Any = None  #: "constant", "multistep", "cosine" or a function of the fraction done
     validation_fraction: float | None = None
     early_stopping: bool | None = None
     patience: int = 10  #: evaluations without improvement before stopping
-    refit: bool = True  #: in closed form, the final q(u) also sees rows that validation_fraction held out
+    refit: bool = True  #: closed form: rows held out come back for the final q(u)
     evaluate_every: int | None = None  #: epochs between looks at the validation rows
     standardize: bool | str = True  #: True, False, or "minmax" for inputs in [−1, 1]
 
@@ -73,7 +67,7 @@ class Settings:
     dtype: str = "float64"
     backend: str = "auto"  #: "auto", "eager" or "graph"
     jitter: float | None = None  #: relative to the prior variance
-    mean_jitter: float | None = None  #: of the mean kernel of the conditional basis; as jitter by default
+    mean_jitter: float | None = None  #: of the conditional basis' mean kernel; jitter by default
     random_state: int = 0
     verbose: bool = False
 
@@ -93,7 +87,7 @@ class Settings:
                 _positive(name, getattr(self, name))
         if self.warm_start is not None and self.warm_start != 0:
             _positive_int("warm_start", self.warm_start)
-        for name in ("initial_noise", "noise_floor"):
+        for name in ("initial_noise", "noise_floor", "natural_rate"):
             _positive(name, getattr(self, name))
         for name in ("beta1", "beta2"):
             given = getattr(self, name)
@@ -102,6 +96,8 @@ class Settings:
                 raise ValueError(f"{name} must be a number ≥ 0 or a list of such numbers, got {given!r}")
         if any(value == 0 for value in as_list(self.beta1)):
             raise ValueError(f"beta1 must be above 0 (without the KL, q(u) has no scale), got {self.beta1!r}")
+        if not (_is_number(self.epsilon) and 0 < self.epsilon <= 1):
+            raise ValueError(f"epsilon must be in (0, 1], got {self.epsilon!r}")
         if not (_is_number(self.gamma) and self.gamma > 1):
             raise ValueError(f"gamma must be a number above 1, got {self.gamma!r}")
         for name in ("ard", "output_scale", "gpytorch_sign", "learn_inducing", "refit", "verbose"):
@@ -111,7 +107,7 @@ class Settings:
         if not isinstance(self.mean, str | torch.nn.Module):
             raise TypeError(f"mean must be a name or a module, got {self.mean!r}")
         _one_of("inducing_init", self.inducing_init, (None, *INITIALISERS))
-        _one_of("solver", self.solver, ("auto", "closed-form", "stochastic"))
+        _one_of("solver", self.solver, ("auto", "closed-form", "stochastic", "natural"))
         _one_of("whitening", self.whitening, ("Q", "K"))
         _one_of("log_prior", self.log_prior, ("whitened", "unwhitened"))
         _one_of("dtype", self.dtype, tuple(DTYPES))

@@ -7,8 +7,9 @@ The mean may live on more or fewer points than the covariance (the separate basi
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,8 @@ class Q(nn.Module):
 
     #: whether q has a density with respect to the prior, so that its penalty is a KL divergence
     is_gaussian = True
+    #: whether the mean is a parameter, or zero by definition
+    learns_mean = True
     #: whether the penalty of a point q is −log p(u) instead of −log p(v)
     unwhitened = False
 
@@ -82,6 +85,10 @@ class Q(nn.Module):
     def set_(self, mean: Tensor, root: Tensor) -> None:
         """Write N(mean, root rootᵀ), or what the family has nearest to it."""
         raise NotImplementedError
+
+    def parts(self) -> list[tuple[Q, slice]]:
+        """The independent blocks of q and where they stand; most q are one block."""
+        return [(self, slice(0, self.size))]
 
     def log_density_offset(self, half_log_det: Tensor) -> Tensor:
         """What −log p(u) has beyond ½ mᵀm: ½ log|K_Z| + (M/2) log 2π."""
@@ -194,3 +201,94 @@ class PointQ(Q):
     @torch.no_grad()
     def set_(self, mean: Tensor, root: Tensor) -> None:
         self.mean.copy_(mean)
+
+
+class ShrunkQ(Q):
+    """S = εI around zero: no parameters. ε = 1 is the prior, ε → 0 says that v is known to be zero.
+
+    Its KL, (M/2)(ε − 1 − log ε), diverges as ε → 0. At ε = 0 it is dropped, as DSGPC does, and with it the
+    claim to be a bound (MATH §5.2).
+    """
+
+    learns_mean = False
+
+    def __init__(self, size: int, batch_shape: Sequence[int] = (), *, epsilon: float = 0.0) -> None:
+        if not 0 <= epsilon <= 1:
+            raise ValueError(f"epsilon must be in [0, 1], got {epsilon}")
+        super().__init__(size, batch_shape)
+        self.mean.requires_grad_(False)
+        self.epsilon = float(epsilon)
+
+    def perturb_mean(self, scale: float, generators: Sequence[torch.Generator]) -> None:
+        """The mean is zero by definition."""
+
+    def root(self) -> Tensor:
+        return torch.diag_embed(torch.full_like(self.mean, self.epsilon**0.5))
+
+    def root_of(self, phi: Tensor) -> Tensor:
+        return self.epsilon**0.5 * phi
+
+    def log_det(self) -> Tensor:
+        """log|S|; at ε = 0, where it is −∞, the value with which the penalty is zero."""
+        return torch.full_like(
+            self.mean[..., 0], self.size * math.log(self.epsilon) if self.epsilon else -self.size
+        )
+
+    def num_parameters(self) -> int:
+        return 0
+
+    def set_(self, mean: Tensor, root: Tensor) -> None:
+        """Nothing to set."""
+
+
+class BlockQ(Q):
+    """Independent blocks, q(u) q(v) ...: the features are stacked, S is block diagonal, penalties add up."""
+
+    def __init__(self, *blocks: Q) -> None:
+        nn.Module.__init__(self)
+        self.blocks = nn.ModuleList(blocks)
+        self.size = sum(block.size for block in self)
+
+    def __iter__(self) -> Iterator[Q]:
+        return iter(self.blocks)  # type: ignore[arg-type]
+
+    def parts(self) -> list[tuple[Q, slice]]:
+        ends = itertools.accumulate(block.size for block in self)
+        return [(block, slice(end - block.size, end)) for block, end in zip(self, ends, strict=True)]
+
+    @property
+    def mean(self) -> Tensor:  # type: ignore[override]
+        return torch.cat([block.mean for block in self], -1)
+
+    def perturb_mean(self, scale: float, generators: Sequence[torch.Generator]) -> None:
+        for block in self:
+            block.perturb_mean(scale, generators)
+
+    def variance_of(self, phi: Tensor) -> Tensor:
+        parts = [b.variance_of(phi[..., s, :]) for b, s in self.parts()]
+        return torch.stack(parts).sum(0)
+
+    def root_of(self, phi: Tensor) -> Tensor:
+        return torch.cat([b.root_of(phi[..., s, :]) for b, s in self.parts()], -2)
+
+    def root(self) -> Tensor:
+        out = self.mean.new_zeros(*self.mean.shape[:-1], self.size, self.size)
+        for block, s in self.parts():
+            out[..., s, s] = block.root()
+        return out
+
+    def log_det(self) -> Tensor:
+        return torch.stack([block.log_det() for block in self]).sum(0)
+
+    def trace(self) -> Tensor:
+        return torch.stack([block.trace() for block in self]).sum(0)
+
+    def penalty(self) -> Tensor:
+        return torch.stack([block.penalty() for block in self]).sum(0)
+
+    def num_parameters(self) -> int:
+        return sum(block.num_parameters() for block in self)
+
+    def set_(self, mean: Tensor, root: Tensor) -> None:
+        for block, s in self.parts():
+            block.set_(mean[..., s], root[..., s, s])

@@ -6,6 +6,7 @@ from duogp.bases.coupled import Coupled
 from duogp.bases.linear_form import LinearForm, Probe
 from duogp.bases.marginals import Features, Marginals, Penalties, clamp_variance
 from duogp.bases.separate import Separate
+from duogp.bases.two_block import TwoBlock
 
 __all__ = [
     "Basis",
@@ -17,5 +18,6 @@ __all__ = [
     "Penalties",
     "Probe",
     "Separate",
+    "TwoBlock",
     "clamp_variance",
 ]

@@ -26,6 +26,8 @@ class Basis(nn.Module, ABC):
 
     kernel: Kernel  # the prior's kernel
     q: Q
+    #: whether q's mean weighs the features that S belongs to, so that (m, S) is one Gaussian
+    mean_shares_features = True
 
     @abstractmethod
     def factors(self, numerics: Numerics) -> Any:

@@ -26,6 +26,8 @@ class SeparateFactors(NamedTuple):
 
 
 class Separate(Basis):
+    mean_shares_features = False
+
     def __init__(
         self,
         kernel: Kernel,

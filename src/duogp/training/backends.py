@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from duogp.optim import NaturalGradient
 from duogp.training.problems import Problem
 
 Backend = Literal["auto", "eager", "graph"]
@@ -16,10 +17,32 @@ Backend = Literal["auto", "eager", "graph"]
 class StepBackend(ABC):
     """Runs optimiser steps on a problem."""
 
-    def __init__(self, problem: Problem, parameters: list[Tensor], learning_rate: float) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        parameters: list[Tensor],
+        learning_rate: float,
+        natural: NaturalGradient | None = None,
+    ) -> None:
         self.problem = problem
         self.parameters = parameters
+        self.natural = natural
+        own = {id(p) for p in natural.parameters} if natural is not None else set()
+        self.descended = [p for p in parameters if id(p) not in own]
         self.optimizer = self._make_optimizer(learning_rate)
+
+    def step(self) -> Tensor:
+        """Gradients, then Adam and the natural gradient from the same point."""
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.natural is not None:
+            self.natural.zero_grad()
+        loss = self.problem.backward()
+        if self.natural is not None:
+            self.natural.compute()
+        self.optimizer.step()
+        if self.natural is not None:
+            self.natural.write()
+        return loss
 
     @abstractmethod
     def _make_optimizer(self, learning_rate: float) -> torch.optim.Adam: ...
@@ -38,13 +61,10 @@ class StepBackend(ABC):
 
 class Eager(StepBackend):
     def _make_optimizer(self, learning_rate: float) -> torch.optim.Adam:
-        return torch.optim.Adam(self.parameters, lr=learning_rate)
+        return torch.optim.Adam(self.descended, lr=learning_rate)
 
     def run(self) -> Tensor:
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self.problem.backward()
-        self.optimizer.step()
-        return loss
+        return self.step()
 
     def set_learning_rate(self, value: float) -> None:
         for group in self.optimizer.param_groups:
@@ -56,14 +76,20 @@ class CapturedGraph(StepBackend):
 
     WARM_UP_STEPS = 3
 
-    def __init__(self, problem: Problem, parameters: list[Tensor], learning_rate: float) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        parameters: list[Tensor],
+        learning_rate: float,
+        natural: NaturalGradient | None = None,
+    ) -> None:
         self.rate = torch.tensor(learning_rate, dtype=torch.float32, device=parameters[0].device)
-        super().__init__(problem, parameters, learning_rate)
+        super().__init__(problem, parameters, learning_rate, natural)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.loss: Tensor | None = None
 
     def _make_optimizer(self, learning_rate: float) -> torch.optim.Adam:
-        return torch.optim.Adam(self.parameters, lr=self.rate, capturable=True)
+        return torch.optim.Adam(self.descended, lr=self.rate, capturable=True)
 
     def run(self) -> Tensor:
         if self.graph is None:
@@ -83,27 +109,28 @@ class CapturedGraph(StepBackend):
             stream
         ):  # lazy initialisation (workspaces, optimiser state) must not be captured
             for _ in range(self.WARM_UP_STEPS):
-                self._step()
+                self.step()
         torch.cuda.current_stream().wait_stream(stream)
         with torch.no_grad():
             for p, value in zip(self.parameters, before, strict=True):
                 p.copy_(value)
             for t in self.state():
                 t.zero_()
+            if self.natural is not None:
+                self.natural.shrink.fill_(1.0)
+                self.natural.zero_grad()
         self.optimizer.zero_grad(set_to_none=True)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.loss = self._step()
-
-    def _step(self) -> Tensor:
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self.problem.backward()
-        self.optimizer.step()
-        return loss
+            self.loss = self.step()
 
 
 def make_backend(
-    name: Backend, problem: Problem, parameters: list[Tensor], learning_rate: float
+    name: Backend,
+    problem: Problem,
+    parameters: list[Tensor],
+    learning_rate: float,
+    natural: NaturalGradient | None = None,
 ) -> StepBackend:
     on_cuda = parameters[0].is_cuda
     if name == "graph" and not on_cuda:
@@ -111,4 +138,4 @@ def make_backend(
     if name not in ("auto", "eager", "graph"):
         raise ValueError(f"backend must be 'auto', 'eager' or 'graph', got {name!r}")
     captured = name == "graph" or (name == "auto" and on_cuda)
-    return (CapturedGraph if captured else Eager)(problem, parameters, learning_rate)
+    return (CapturedGraph if captured else Eager)(problem, parameters, learning_rate, natural)

@@ -11,12 +11,14 @@ import torch
 
 from duogp.errors import NumericalWarning
 from duogp.model import Batch, Model
+from duogp.objectives import elbo, vfitc
+from duogp.optim import NaturalGradient
 from duogp.training.backends import Backend, make_backend
 from duogp.training.guard import Guard
 from duogp.training.history import History, Record
 from duogp.training.problems import ClosedForm, Problem
 from duogp.training.progress import Progress
-from duogp.training.schedules import Schedule, constant
+from duogp.training.schedules import Schedule, constant, ramp
 from duogp.training.validation import BestState, mean_nll
 
 
@@ -31,6 +33,7 @@ class Plan:
     patience: int | None = None  # evaluations without improvement before a replicate stops; None: never
     restore_best: bool = True  # leave with the state that was best on the validation rows
     check_every: int = 50  # steps between looks at the device's health
+    natural_rate: float | None = None  # step size of natural gradients on q(u); None: Adam there too
     backend: Backend = "auto"
     verbose: bool = False
 
@@ -60,13 +63,16 @@ def train(
     if isinstance(problem, ClosedForm):  # q(u) is solved for, not descended
         of_q = {id(p) for p in model.basis.q.parameters()}
         parameters = [p for p in parameters if id(p) not in of_q]
-    backend = make_backend(plan.backend, problem, parameters, plan.learning_rate)
+    natural = None
+    if plan.natural_rate is not None:
+        # The ELBO and VFITC keep the precision positive by themselves, predictive objectives do not.
+        guarded = model.objective not in (elbo, vfitc)
+        natural = NaturalGradient(model.basis, model.num_data, plan.natural_rate, always_positive=guarded)
+    backend = make_backend(plan.backend, problem, parameters, plan.learning_rate, natural)
     guard = Guard(model, backend)
     best = None if validation is None else BestState(model, parameters, plan.patience)
-    histories = [
-        History(solver="closed-form" if isinstance(problem, ClosedForm) else "stochastic")
-        for _ in range(model.replicates)
-    ]
+    solver = "closed-form" if isinstance(problem, ClosedForm) else "natural" if natural else "stochastic"
+    histories = [History(solver=solver) for _ in range(model.replicates)]
     total_steps = plan.epochs * problem.steps_per_epoch
     check_every = max(1, min(plan.check_every, total_steps // 20))  # a rollback must not undo it all
     unchecked = torch.zeros_like(model.num_data)  # losses since the last look
@@ -81,6 +87,8 @@ def train(
             for i in range(problem.steps_per_epoch):
                 rate = plan.learning_rate * plan.schedule(step / total_steps) * guard.rate_factor
                 backend.set_learning_rate(rate)
+                if natural is not None and plan.natural_rate is not None:
+                    natural.set_rate(plan.natural_rate * ramp(step / total_steps))
                 problem.select(i)
                 loss = backend.run()
                 loss_sum += loss

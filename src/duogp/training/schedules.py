@@ -22,6 +22,11 @@ def cosine(progress: float) -> float:
     return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
+def ramp(progress: float, share: float = 0.05) -> float:
+    """From 1% to 1 over the first share of the steps: natural gradients start carefully."""
+    return min(1.0, 0.01 + 0.99 * progress / share)
+
+
 SCHEDULES: dict[str, Schedule] = {"constant": constant, "multistep": multistep, "cosine": cosine}
 
 
