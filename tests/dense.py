@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.linalg import inv
 
-from duogp.bases import Conditional, Separate
+from duogp.bases import Conditional, Separate, TwoBlock
 from duogp.kernels import Scale
 from duogp.model import Batch, Model
 from duogp.objectives import GammaRobust, elbo, predictive, vfitc
-from duogp.variational import CholeskyQ, DiagonalQ, PointQ, Q
+from duogp.variational import BlockQ, CholeskyQ, DiagonalQ, PointQ, Q, ShrunkQ
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -81,6 +81,9 @@ def moments(q: Q) -> Gaussian:
         return Gaussian(q.mean, root @ root.mT)
     if isinstance(q, DiagonalQ):
         return Gaussian(q.mean, torch.diag_embed(q.std**2))
+    if isinstance(q, ShrunkQ):
+        zero = torch.zeros(*q.mean.shape[:-1], q.size, dtype=torch.float64)
+        return Gaussian(zero, q.epsilon * eye(q.size))
     assert isinstance(q, PointQ)
     return Gaussian(q.mean, torch.zeros(*q.mean.shape[:-1], q.size, q.size, dtype=torch.float64))
 
@@ -213,6 +216,98 @@ def mismatch(A: Tensor, residual: Tensor) -> Tensor:
     return A.mT @ inv(residual) @ A
 
 
+class Blocks(NamedTuple):
+    """Z and O of a two-block basis: u = f(Z) + √ε ξ, g = f(O) + √ε η, and v = g − K_OZ K⁻¹u, its news."""
+
+    u: Tensor  # Cov u = K
+    v: Tensor  # Cov v = C, independent of u
+    gain: Tensor  # K_OZ K⁻¹
+    joint: Tensor  # Cov (u, g)
+    k_u: Tensor  # Cov (f(x), u)
+    k_v: Tensor  # Cov (f(x), v)
+    k_joint: Tensor  # Cov (f(x), (u, g))
+
+
+def two_block_prior(model: Model, x: Tensor) -> Blocks:
+    """x [R, 1, n, d]."""
+    basis = model.basis
+    assert isinstance(basis, TwoBlock)
+    kernel, z, o = basis.kernel, basis.inducing, basis.orthogonal_inducing
+    K, K_o, K_zo = inducing_prior(model, kernel, z), inducing_prior(model, kernel, o), k(kernel, z, o)
+    K_xz, K_xo = k(kernel, x, z), k(kernel, x, o)
+    gain = K_zo.mT @ inv(K)
+    return Blocks(
+        u=K,
+        v=K_o - gain @ K_zo,
+        gain=gain,
+        joint=blocks(K, K_zo, K_o),
+        k_u=K_xz,
+        k_v=K_xo - K_xz @ gain.mT,
+        k_joint=torch.cat([K_xz, K_xo], -1),
+    )
+
+
+def two_block_q(model: Model, prior: Blocks) -> tuple[Gaussian, Gaussian]:
+    """q(u) and q(v), unwhitened; a v that learns its mean only keeps its prior covariance."""
+    basis = model.basis
+    L, C = torch.linalg.cholesky(prior.u), torch.linalg.cholesky(prior.v)
+    if basis.mean_only:
+        size = prior.u.shape[-1]
+        q = moments(basis.q)
+        own = Gaussian(q.mean[..., :size], q.covariance), Gaussian(q.mean[..., size:], eye(prior.v.shape[-1]))
+    else:
+        assert isinstance(basis.q, BlockQ)
+        own = tuple(moments(block) for block in basis.q)
+    return tuple(Gaussian(t(q.mean, R), R @ q.covariance @ R.mT) for q, R in zip(own, (L, C), strict=True))
+
+
+def stacked(u: Gaussian, v: Gaussian, gain: Tensor) -> Gaussian:
+    """q(u, g) with g = v + gain u, u and v independent (MATH §5.1)."""
+    mean = torch.cat([u.mean, v.mean + t(u.mean, gain)], -1)
+    cross = u.covariance @ gain.mT
+    return Gaussian(mean, blocks(u.covariance, cross, v.covariance + gain @ cross))
+
+
+def two_block(model: Model, x: Tensor) -> Dense:
+    """MATH §5 as an SVGP on (u, g) at Z ∪ O with a structured q.
+
+    The surrogate (v = 0, without its KL) is a posterior under the prior from which v was deleted (§5.2, 7).
+    """
+    basis, x = model.basis, x.unsqueeze(-3)
+    prior = two_block_prior(model, x)
+    u, v = two_block_q(model, prior)
+    q_joint = stacked(u, v, prior.gain)
+    K_x, n = k(basis.kernel, x, x), x.shape[-2]
+    B = prior.k_joint @ inv(prior.joint)
+    B_u, B_v = prior.k_u @ inv(prior.u), prior.k_v @ inv(prior.v)
+    mean = t(q_joint.mean, B)
+    if basis.mean_only:  # v is not learned in covariance: it counts as residual (§11 B4)
+        residual, explained = K_x - B_u @ prior.k_u.mT, B_u @ u.covariance @ B_u.mT
+    else:
+        residual, explained = K_x - B @ prior.k_joint.mT, B @ q_joint.covariance @ B.mT
+
+    q_u = basis.q if basis.mean_only else next(iter(basis.q))
+    q_v = basis.q if basis.mean_only else list(basis.q)[1]
+    surrogate = isinstance(q_v, ShrunkQ) and q_v.epsilon == 0
+    if isinstance(q_u, PointQ):
+        value = 0.5 * quadratic(q_joint.mean, inv(prior.joint))
+        if isinstance(q_v, ShrunkQ) and not surrogate:
+            value = value + gaussian_kl(v, Gaussian(torch.zeros_like(v.mean), prior.v))
+        return Dense(mean, residual, explained, value, *no_joint())
+    if surrogate:
+        covariance = blocks(K_x - B_v @ prior.k_v.mT, prior.k_u, prior.u)
+        joint_prior = Gaussian(torch.zeros_like(covariance[..., 0]), covariance)
+        value = gaussian_kl(u, Gaussian(torch.zeros_like(u.mean), prior.u))
+        joint_q = conditioned_on(covariance, u, prior.u.shape[-1])
+        return Dense(mean, residual, explained, value, joint_q, joint_prior)
+    covariance = blocks(K_x, prior.k_joint, prior.joint)
+    joint_prior = Gaussian(torch.zeros_like(covariance[..., 0]), covariance)
+    joint_q = conditioned_on(covariance, q_joint, prior.joint.shape[-1])
+    value = gaussian_kl(q_joint, Gaussian(torch.zeros_like(q_joint.mean), prior.joint))
+    assert joint_q.mean.shape[-1] == n + q_joint.mean.shape[-1]
+    return Dense(mean, residual, explained, value, joint_q, joint_prior)
+
+
 # -- objectives -----------------------------------------------------------------------------------------
 
 
@@ -293,6 +388,8 @@ def collapsed(model: Model, batch: Batch, partition: list[slice] | None = None) 
     With Λ = w/s² and any prior u ~ N(0, P): dividing by β₁ makes the noise β₁Λ⁻¹ and the penalty's weight 1.
     Mean field and point q lose exactly what their covariance costs against the full one.
     """
+    if isinstance(model.basis, TwoBlock):
+        return collapsed_two_block(model, batch)
     basis, x = model.basis, batch.x.unsqueeze(-3)
     n = x.shape[-2]
     y = batch.y - prior_mean(model, batch.x)
@@ -349,3 +446,40 @@ def collapsed(model: Model, batch: Batch, partition: list[slice] | None = None) 
                 K_mean = P_mean if isinstance(basis, Separate) else K
                 log_det_part = -0.5 * torch.logdet(K_mean) - 0.5 * K_mean.shape[-1] * LOG_2PI
     return (beta1 * (quadratic_part + log_det_part) + rest).sum(-1)
+
+
+def collapsed_two_block(model: Model, batch: Batch) -> Tensor:
+    """MATH §3.1, §5.1, §5.2 (8), with any Λ and β₁: the mean on Z ∪ O jointly, each S on its own block."""
+    basis, x = model.basis, batch.x.unsqueeze(-3)
+    y = batch.y - prior_mean(model, batch.x)
+    s2 = noise_variance(model, batch)
+    beta1 = model.beta1[:, None]
+    weight = torch.ones_like(y) if batch.weight is None else batch.weight[:, None].expand_as(y)
+    prior = two_block_prior(model, x)
+    variance = basis.kernel.variance()[..., None]
+    Q_u, Q_v = prior.k_u @ inv(prior.u) @ prior.k_u.mT, prior.k_v @ inv(prior.v) @ prior.k_v.mT
+    Q_both = prior.k_joint @ inv(prior.joint) @ prior.k_joint.mT
+    r = variance - (Q_u if basis.mean_only else Q_both).diagonal(dim1=-2, dim2=-1)
+    if model.objective is vfitc:
+        s2, r = s2 + r, torch.zeros_like(r)
+    precision = weight / s2
+    noise = torch.diag_embed(beta1[..., None] / precision)
+    rest = -0.5 * (precision * r).sum(-1) - 0.5 * (weight * torch.log(2 * math.pi * s2)).sum(-1)
+
+    q_u, q_v = (basis.q, None) if basis.mean_only else basis.q
+    Q_mean = Q_u if isinstance(q_v, ShrunkQ) else Q_both
+    value = -0.5 * quadratic(y, inv(Q_mean + noise))
+    for q, K, K_x, Q_x in ((q_u, prior.u, prior.k_u, Q_u), (q_v, prior.v, prior.k_v, Q_v)):
+        if q is None or isinstance(q, PointQ):
+            continue
+        if isinstance(q, ShrunkQ):
+            rest = rest - 0.5 * q.epsilon * (precision * Q_x.diagonal(dim1=-2, dim2=-1)).sum(-1)
+            if q.epsilon:
+                value = value - 0.5 * q.size * (q.epsilon - 1 - math.log(q.epsilon))
+            continue
+        value = value - 0.5 * (torch.logdet(Q_x + noise) - torch.logdet(noise))
+        if isinstance(q, DiagonalQ):
+            B, R = K_x @ inv(K), torch.linalg.cholesky(K)
+            J = R.mT @ (inv(K) + B.mT @ torch.diag_embed(precision / beta1[..., None]) @ B) @ R
+            value = value + 0.5 * (torch.logdet(J) - J.diagonal(dim1=-2, dim2=-1).log().sum(-1))
+    return (beta1 * value + rest).sum(-1)

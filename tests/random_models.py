@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from duogp.bases import Basis
 from duogp.kernels import RBF, Kernel, Scale
@@ -122,10 +122,16 @@ def randomise(model: Model, generator: torch.Generator) -> None:
             part.set_(TYPICAL[name.rsplit(".", 1)[-1]] * normal(part.raw, 0.15).exp())
     for parameter in model.mean.parameters():
         parameter.copy_(normal(parameter, 0.3))
-    q = model.basis.q
-    q.mean.copy_(normal(q.mean, 0.8))
-    if isinstance(q, CholeskyQ):
-        q.raw_root.copy_(0.7 * torch.eye(q.size) + normal(q.raw_root, 0.2))
-        q.raw_root.diagonal(dim1=-2, dim2=-1)[..., 0].neg_()  # as good as positive
-    elif isinstance(q, DiagonalQ):
-        q.std.copy_(0.7 * normal(q.std, 0.3).exp())
+    for q, _ in model.basis.q.parts():
+        if q.learns_mean:
+            q.mean.copy_(normal(q.mean, 0.8))
+        if isinstance(q, CholeskyQ):
+            q.raw_root.copy_(0.7 * torch.eye(q.size) + normal(q.raw_root, 0.2))
+            q.raw_root.diagonal(dim1=-2, dim2=-1)[..., :1].neg_()  # as good as positive
+        elif isinstance(q, DiagonalQ):
+            q.std.copy_(0.7 * normal(q.std, 0.3).exp())
+
+
+def learned(part: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Parameters that training moves (the mean of a shrunk q is zero by definition)."""
+    return ((name, p) for name, p in part.named_parameters() if p.requires_grad)

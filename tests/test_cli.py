@@ -23,6 +23,7 @@ class Method:
     basis: object
     q: object
     objective: object
+    variational_parameters: str
 
 
 def elbo() -> None: ...
@@ -32,8 +33,8 @@ def elbo() -> None: ...
 def registry(monkeypatch):
     module = ModuleType("duogp.methods")
     methods = [
-        Method("svgp", "One set of inducing points.", "hensman2013", True, "coupled", "full", elbo),
-        Method("ppgpr-mf", "Trains the predictive.", "jankowiak2020", False, "coupled", "diagonal", elbo),
+        Method("svgp", "One set of points.", "hensman2013", True, "coupled", "full", elbo, "M + M(M+1)/2"),
+        Method("ppgpr-mf", "Predictive.", "jankowiak2020", False, "coupled", "diagonal", elbo, "M + M"),
     ]
     module.METHODS = {method.name: method for method in methods}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "duogp.methods", module)
@@ -52,7 +53,8 @@ def test_version():
 def test_methods_are_listed():
     result = call("methods")
     assert result.exit_code == 0
-    assert all(word in result.output for word in ("svgp", "ppgpr-mf", "hensman2013", "elbo", "yes", "no"))
+    words = ("svgp", "ppgpr-mf", "hensman2013", "elbo", "yes", "no", "parameters", "M(M+1)/2")
+    assert all(word in result.output for word in words)
 
 
 @pytest.mark.usefixtures("registry")
@@ -61,6 +63,7 @@ def test_methods_as_json():
     assert [row["name"] for row in rows] == ["svgp", "ppgpr-mf"]
     assert rows[0]["objective"] == "elbo"
     assert rows[1]["is_bound"] is False
+    assert rows[1]["variational_parameters"] == "M + M"
 
 
 def test_bench_commands_reach_the_runner(tmp_path):

@@ -15,16 +15,19 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import dense
-from duogp.bases import Basis, Conditional, Coupled, Separate
+from duogp.bases import Basis, Conditional, Coupled, Separate, TwoBlock
 from duogp.linalg import Numerics, _CholeskyWithInverse
 from duogp.model import Batch, Model
-from random_models import OBJECTIVES, QS, Parts, random_problem
+from duogp.variational import BlockQ, ShrunkQ
+from random_models import OBJECTIVES, QS, Parts, learned, random_problem
 
 
 class Row(NamedTuple):
     name: str
     build: Callable[[Parts], Basis]
     dense: Callable[[Model, Tensor], dense.Dense]
+    qs: tuple[str, ...] = tuple(QS)
+    is_bound: bool = True  # of its ELBO, at β₁ = 1 and for the prior of its kernel
 
 
 def conditional(whitening: str, omega: str = "full", **settings: Any) -> Callable[[Parts], Basis]:
@@ -43,6 +46,40 @@ def separate(extra: int) -> Callable[[Parts], Basis]:
     return build
 
 
+def solve(extra: int) -> Callable[[Parts], Basis]:
+    """q(u) q(v), O larger than Z by `extra`."""
+
+    def build(p: Parts) -> Basis:
+        o = p.extra[..., : p.z.shape[-2] + extra, :].clone()
+        return TwoBlock(p.kernel(), p.z, o, BlockQ(p.q(), p.q(o.shape[-2])))
+
+    return build
+
+
+def orthogonal(extra: int) -> Callable[[Parts], Basis]:
+    """v learns a mean only."""
+
+    def build(p: Parts) -> Basis:
+        o = p.extra[..., : p.z.shape[-2] + extra, :].clone()
+        q = p.q(mean_size=p.z.shape[-2] + o.shape[-2])
+        return TwoBlock(p.kernel(), p.z, o, q, mean_only=True)
+
+    return build
+
+
+def components(extra: int, epsilon: float) -> Callable[[Parts], Basis]:
+    """v ~ N(0, εI), nothing of it learned; ε = 0 is the surrogate."""
+
+    def build(p: Parts) -> Basis:
+        o = p.extra[..., : p.z.shape[-2] + extra, :].clone()
+        q_v = ShrunkQ(o.shape[-2], p.batch_shape, epsilon=epsilon)
+        return TwoBlock(p.kernel(), p.z, o, BlockQ(p.q(), q_v))
+
+    return build
+
+
+WHITENED = ("full", "diagonal", "point")  # −log p(u) of a point, unwhitened, is for one block only
+
 BASES = [
     Row("coupled", lambda p: Coupled(p.kernel(), p.z, p.q()), dense.coupled),
     Row("conditional-Q", conditional("Q"), dense.conditional),
@@ -50,13 +87,22 @@ BASES = [
     Row("separate-equal", separate(0), dense.separate),
     Row("separate-larger-mean", separate(+1), dense.separate),
     Row("separate-smaller-mean", separate(-2), dense.separate),
+    Row("solve", solve(+1), dense.two_block, WHITENED),
+    Row("orthogonal", orthogonal(-1), dense.two_block, WHITENED),
+    Row("components-eps", components(+1, 0.2), dense.two_block, WHITENED),
+    Row("components", components(-1, 0.0), dense.two_block, WHITENED, is_bound=False),
 ]
 
 SHAPES = [{"replicates": 1, "latents": 1}, {"replicates": 2, "latents": 2}]
 
 every_basis = pytest.mark.parametrize("row", BASES, ids=lambda row: row.name)
 every_q = pytest.mark.parametrize("q", QS)
-every_gaussian_q = pytest.mark.parametrize("q", ["full", "diagonal"])
+every_basis_and_q = pytest.mark.parametrize(
+    ("row", "q"), [pytest.param(row, q, id=f"{row.name}-{q}") for row in BASES for q in row.qs]
+)
+every_basis_and_gaussian_q = pytest.mark.parametrize(
+    ("row", "q"), [pytest.param(row, q, id=f"{row.name}-{q}") for row in BASES for q in ("full", "diagonal")]
+)
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES)
 four_objectives = pytest.mark.parametrize("objective", list(OBJECTIVES)[:4])  # without the sign switch
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=["single", "replicates-latents"])
@@ -70,8 +116,7 @@ close = partial(assert_close, rtol=1e-9, atol=1e-9)
 
 @every_shape
 @every_jitter
-@every_q
-@every_basis
+@every_basis_and_q
 def test_marginals_are_those_of_the_dense_process(row: Row, q: str, jitter: float, shape: dict) -> None:
     """Mean, residual and explained variance; with jitter, of the process with u = f(Z) + √ε ξ (§11 C1)."""
     model, _, x = random_problem(row.build, q, jitter=jitter, **shape)
@@ -83,8 +128,7 @@ def test_marginals_are_those_of_the_dense_process(row: Row, q: str, jitter: floa
 
 @every_shape
 @every_jitter
-@every_q
-@every_basis
+@every_basis_and_q
 def test_joint_covariance_is_that_of_the_dense_process(row: Row, q: str, jitter: float, shape: dict) -> None:
     model, _, x = random_problem(row.build, q, jitter=jitter, **shape)
     mean, residual, explained = model.linear_form().joint(x.unsqueeze(-3))
@@ -96,8 +140,7 @@ def test_joint_covariance_is_that_of_the_dense_process(row: Row, q: str, jitter:
 
 @every_shape
 @every_jitter
-@every_gaussian_q
-@every_basis
+@every_basis_and_gaussian_q
 def test_dense_process_is_prior_times_q_over_p(row: Row, q: str, jitter: float, shape: dict) -> None:
     """The formulas agree with the joint q(f, u): for one kernel p(w) q(u)/p(u) in information form."""
     model, batch, _ = random_problem(row.build, q, jitter=jitter, **shape)
@@ -108,8 +151,7 @@ def test_dense_process_is_prior_times_q_over_p(row: Row, q: str, jitter: float, 
 
 @every_shape
 @every_jitter
-@every_q
-@every_basis
+@every_basis_and_q
 def test_penalties_are_the_dense_divergences(row: Row, q: str, jitter: float, shape: dict) -> None:
     """KL against K_Z (or −log p of a point), and Ω = ½ tr Aᵀ K̃⁻¹ A (S + mmᵀ), both unwhitened."""
     model, batch, _ = random_problem(row.build, q, jitter=jitter, **shape)
@@ -125,8 +167,7 @@ def test_penalties_are_the_dense_divergences(row: Row, q: str, jitter: float, sh
 
 @every_shape
 @every_jitter
-@every_gaussian_q
-@every_basis
+@every_basis_and_gaussian_q
 def test_penalty_is_the_divergence_of_the_joint(row: Row, q: str, jitter: float, shape: dict) -> None:
     """KL + Ω = KL(q(f, u) ‖ p(f, u)) on a superset of the points (identity 4, §11 A1, B1)."""
     model, batch, _ = random_problem(row.build, q, jitter=jitter, **shape)
@@ -145,8 +186,7 @@ def test_penalty_is_the_divergence_of_the_joint(row: Row, q: str, jitter: float,
 
 @every_shape
 @every_objective
-@every_q
-@every_basis
+@every_basis_and_q
 def test_loss_is_the_dense_objective(row: Row, q: str, objective: str, shape: dict) -> None:
     """−(1/B) Σ data + (1/N)(β₁ KL + β₂ Ω); with fixed row noise and row weights in the larger shape."""
     extras = {"row_noise": True, "weights": True} if shape["replicates"] > 1 else {}
@@ -205,7 +245,7 @@ def assert_gradient_is_that_of_differences(model: Model, batch: Batch) -> None:
     """Central differences of the loss along a random direction of every parameter there is."""
     g = torch.Generator().manual_seed(0)
     model.loss(batch).sum().backward()
-    for name, p in model.named_parameters():
+    for name, p in learned(model):
         direction = torch.randn(p.shape, generator=g, dtype=torch.float64)
         with torch.no_grad():
             value, ends = p.clone(), []
@@ -217,8 +257,7 @@ def assert_gradient_is_that_of_differences(model: Model, batch: Batch) -> None:
 
 
 @four_objectives
-@every_q
-@every_basis
+@every_basis_and_q
 def test_gradient_is_that_of_differences(row: Row, q: str, objective: str) -> None:
     """Identity 25: Z, both kernels, q, noise, prior mean, at jitter 0."""
     model, batch, _ = random_problem(row.build, q, objective, n=5, inducing=3)

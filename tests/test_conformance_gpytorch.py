@@ -1,4 +1,7 @@
-"""The coupled basis is gpytorch 1.15's VariationalStrategy: values, gradients, predictions, to 1e-6."""
+"""The coupled basis is gpytorch 1.15's VariationalStrategy: values, gradients, predictions, to 1e-6.
+
+The orthogonal basis is not its OrthogonallyDecoupledVariationalStrategy, which is no bound (MATH §3.7).
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,26 @@ from gpytorch.variational import (
     CholeskyVariationalDistribution,
     DeltaVariationalDistribution,
     MeanFieldVariationalDistribution,
+    OrthogonallyDecoupledVariationalStrategy,
     VariationalStrategy,
 )
 from torch import Tensor
 from torch.testing import assert_close
 
-from duogp.bases import Coupled
+import dense
+from dense import Gaussian, inv, k, quadratic, t
+from duogp.bases import Coupled, TwoBlock
+from duogp.collapsed import CollapsedObjective
+from duogp.kernels import RBF, Scale
+from duogp.likelihoods import GaussianLikelihood
+from duogp.linalg import Numerics
+from duogp.means import LinearMean
+from duogp.model import Batch, Model
+from duogp.objectives import elbo
+from duogp.parameters import batched
 from duogp.variational import CholeskyQ, DiagonalQ
 from random_models import Problem, random_problem
+from test_conformance import orthogonal
 
 DISTRIBUTIONS = {
     "full": CholeskyVariationalDistribution,
@@ -146,3 +161,123 @@ def test_divergence_is_gpytorchs() -> None:
         theirs, _ = theirs_like(model, q, 0.0)
         kl = model.basis.kl(model.factors(), model.basis.q)
         assert_close(kl[0, 0], theirs.variational_strategy.kl_divergence(), rtol=1e-10, atol=1e-10)
+
+
+# -- their orthogonal strategy (MATH §3.7, identities 13 and 24) ----------------------------------------
+
+
+class TheirOrthogonal(gpytorch.models.ApproximateGP):
+    """The strategy for γ around a whitened one for Z, zero prior mean."""
+
+    def __init__(self, kernel: Scale, z: Tensor, gamma: Tensor) -> None:
+        inner = VariationalStrategy(self, z.clone(), CholeskyVariationalDistribution(len(z)), jitter_val=0.0)
+        outer = OrthogonallyDecoupledVariationalStrategy(
+            inner, gamma.clone(), DeltaVariationalDistribution(len(gamma)), jitter_val=0.0
+        )
+        super().__init__(outer)
+        self.kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=z.shape[-1]))
+        self.double()
+        self.kernel.outputscale = kernel.variance()[0, 0].detach()
+        self.kernel.base_kernel.lengthscale = kernel.kernel.lengthscale()[0].detach()
+        self.inner = inner
+        for strategy in (inner, outer):
+            strategy.variational_params_initialized.fill_(1)
+
+    def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
+        return gpytorch.distributions.MultivariateNormal(x.new_zeros(x.shape[:-1]), self.kernel(x))
+
+    @torch.no_grad()
+    def set_(self, mean: Tensor, root: Tensor, a: Tensor) -> None:
+        """Whitened (m, L_S) on Z, coefficients a on γ."""
+        distribution = self.inner._variational_distribution
+        distribution.variational_mean.copy_(mean)
+        distribution.chol_variational_covar.copy_(root)
+        self.variational_strategy._variational_distribution.variational_mean.copy_(a)
+
+
+def test_their_orthogonal_strategy_is_ours_with_another_penalty() -> None:
+    """Their process is ORTH with m_b = m + S K_Z⁻¹K_Zγ a, but what they report is not its KL; nor is the
+    difference of one sign:  true − reported = mᵀK⁻¹S b + ½(bᵀS K⁻¹S b − bᵀS b),  b = K_Z⁻¹K_Zγ a.
+    """
+    signs = set()
+    for seed in range(20):
+        model, _, x = random_problem(orthogonal(+1), seed=seed)
+        basis = model.basis
+        theirs = TheirOrthogonal(basis.kernel, basis.inducing[0, 0], basis.orthogonal_inducing[0, 0])
+        prior = dense.two_block_prior(model, x.unsqueeze(1))
+        L = torch.linalg.cholesky(prior.u)
+        q, size = basis.q, basis.q.size
+        a = 2 * q.mean[..., size:].detach()  # any
+        mean, root = q.mean[..., :size].detach(), q.root().detach()
+        theirs.set_(mean[0, 0], root[0, 0], a[0, 0])
+        m, S = t(mean, L), L @ root @ root.mT @ L.mT
+        b = t(a, prior.gain.mT)
+        with torch.no_grad():
+            q.set_(torch.cat([t(m + t(b, S), inv(L)), t(a, torch.linalg.cholesky(prior.v).mT)], -1), q.root())
+        theirs.train()
+        f = theirs(x[0])
+        reported = theirs.variational_strategy.kl_divergence()
+        _, residual, explained = model.linear_form().joint(x.unsqueeze(1))
+        close = {"rtol": 1e-8, "atol": 1e-8}
+        assert_close(f.mean, (model.marginals(x).mean - dense.prior_mean(model, x))[0, 0], **close)
+        assert_close(f.covariance_matrix, (residual + explained)[0, 0], **close)
+
+        true = model.basis.kl(model.factors(), model.basis.q)
+        zero = torch.zeros_like(m)
+        expected = dense.gaussian_kl(Gaussian(m + t(b, S), S), Gaussian(zero, prior.u))
+        assert_close(true, expected + 0.5 * quadratic(a, prior.v), **close)
+        K_inv = inv(prior.u)
+        difference = (t(m, K_inv) * t(b, S)).sum(-1)
+        difference = difference + 0.5 * (quadratic(t(b, S), K_inv) - quadratic(b, S))
+        assert_close(true - reported, difference, **close)
+        signs.add(bool((true > reported).all()))
+    assert signs == {True, False}
+
+
+def orthogonal_at_the_data() -> Problem:
+    """X = Z = γ, six points of a line; RBF of variance 1.3 and lengthscale 0.5; s² = 2, y = 6·1."""
+    x = torch.linspace(-2, 2, 6, dtype=torch.float64).reshape(1, 6, 1)
+    kernel = batched(Scale(RBF(1)), (1, 1)).double()
+    kernel.variance.set_(1.3)
+    kernel.kernel.lengthscale.set_(0.5)
+    likelihood = batched(GaussianLikelihood(1), (1,)).double()
+    likelihood.noise.set_(2.0)
+    q = CholeskyQ(6, (1, 1), mean_size=12).double()
+    basis = TwoBlock(kernel, x.unsqueeze(1).clone(), x.unsqueeze(1).clone(), q, mean_only=True)
+    mean = batched(LinearMean(1), (1, 1)).double()
+    model = Model(mean, basis, likelihood, elbo, Numerics(1, 1e-9), num_data=6).double()
+    return Problem(model, Batch(x, torch.full((1, 1, 6), 6.0, dtype=torch.float64)), x)
+
+
+def test_their_orthogonal_elbo_exceeds_the_evidence_and_ours_does_not() -> None:
+    """With S at its optimum and the best m = K a, a = (K + S + s²I)⁻¹y: theirs −31.22, log p(y) −36.73."""
+    model, batch, x = orthogonal_at_the_data()
+    kernel, y = model.basis.kernel, batch.y
+    exact = dense.exact_log_evidence(model, batch).item()
+    assert_close(exact, -36.73, rtol=0, atol=0.01)
+
+    K = k(kernel, x.unsqueeze(1), x.unsqueeze(1))
+    S = inv(inv(K) + torch.eye(6) / 2)
+    a = t(y, inv(K + S + 2 * torch.eye(6)))
+    L = torch.linalg.cholesky(K)
+    theirs = TheirOrthogonal(kernel, x[0], x[0])
+    theirs.set_(t(a, L.mT)[0, 0], torch.linalg.cholesky(inv(L) @ S @ inv(L).mT)[0, 0], a[0, 0])
+    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
+    likelihood.noise = 2.0
+    theirs.train()
+    with torch.no_grad():
+        value = 6 * VariationalELBO(likelihood, theirs, num_data=6)(theirs(x[0]), y[0, 0]).item()
+    assert_close(value, -31.22, rtol=0, atol=0.01)
+    assert value > exact + 5
+
+    # ours: their process with its own KL, and the best there is
+    with torch.no_grad():
+        m_b = t(a, K + S)
+        mean = torch.cat([t(m_b, inv(L)), torch.zeros_like(m_b)], -1)
+        model.basis.q.set_(mean, torch.linalg.cholesky(inv(L) @ S @ inv(L).mT))
+    f = theirs(x[0])
+    assert_close(model.marginals(x).mean[0, 0], f.mean, rtol=1e-6, atol=1e-6)
+    assert_close(model.marginals(x).variance[0, 0], f.variance, rtol=1e-6, atol=1e-6)
+    best = -6 * CollapsedObjective(model, [lambda: batch]).backward().item()
+    assert -6 * model.loss(batch).item() < best < exact + 1e-9
+    assert_close(best, exact, rtol=0, atol=1e-5)  # Z = X: nothing is lost

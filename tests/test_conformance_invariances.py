@@ -18,15 +18,15 @@ import duogp
 from duogp.bases import Conditional
 from duogp.linalg import JITTER
 from duogp.model import Batch, Model, take_replicate
-from random_models import Problem, random_problem
+from random_models import Problem, learned, random_problem
 from test_conformance import (
     BASES,
     Row,
     close,
     conditional,
     every_basis,
+    every_basis_and_q,
     every_objective,
-    every_q,
     four_objectives,
 )
 
@@ -35,8 +35,7 @@ def batched_problem(row: Row, q: str = "full", objective: str = "elbo", **settin
     return random_problem(row.build, q, objective, replicates=2, latents=2, **settings)
 
 
-@every_q
-@every_basis
+@every_basis_and_q
 def test_marginals_of_a_row_do_not_depend_on_the_others(row: Row, q: str) -> None:
     model, batch, _ = batched_problem(row, q, jitter=1e-6)
     together = model.marginals(batch.x)
@@ -61,8 +60,7 @@ def rows_of(batch: Batch, r: int) -> Batch:
 
 
 @four_objectives
-@every_q
-@every_basis
+@every_basis_and_q
 def test_replicates_are_a_loop_over_single_models(row: Row, q: str, objective: str) -> None:
     """The loss of each replicate, and its gradient, are those of the model alone."""
     model, batch, _ = batched_problem(row, q, objective, row_noise=True, weights=True, jitter=1e-4)
@@ -75,7 +73,7 @@ def test_replicates_are_a_loop_over_single_models(row: Row, q: str, objective: s
         value = alone.loss(rows_of(batch, r))
         close(value[0], loss[r])
         value.sum().backward()
-        for (name, p), single in zip(model.named_parameters(), alone.parameters(), strict=True):
+        for (name, p), (_, single) in zip(learned(model), learned(alone), strict=True):
             close(single.grad[0], p.grad[r], msg=name)
 
 
@@ -99,8 +97,7 @@ def take_latent(model: Model, l: int) -> Model:
     return out
 
 
-@every_q
-@every_basis
+@every_basis_and_q
 def test_latents_are_a_loop_over_single_models(row: Row, q: str) -> None:
     """Outputs are independent: marginals side by side, losses added (ELBO, VFITC, predictive)."""
     for objective in ("elbo", "vfitc", "predictive"):
@@ -116,8 +113,7 @@ def test_latents_are_a_loop_over_single_models(row: Row, q: str) -> None:
         close(model.loss(batch), total)
 
 
-@every_q
-@every_basis
+@every_basis_and_q
 def test_the_frozen_posterior_is_the_live_one(row: Row, q: str) -> None:
     model, _, x = batched_problem(row, q, jitter=1e-3)
     live, frozen = model.marginals(x), model.linear_form().marginals(x.unsqueeze(-3))
@@ -137,8 +133,7 @@ def test_marginals_are_the_diagonal_of_the_joint(row: Row) -> None:
     close(f.explained, explained.diagonal(dim1=-2, dim2=-1))
 
 
-@every_q
-@every_basis
+@every_basis_and_q
 def test_saving_and_loading_changes_nothing(row: Row, q: str) -> None:
     model, batch, x = batched_problem(row, q, jitter=1e-5)
     other, _, _ = batched_problem(row, q, seed=1)
@@ -152,8 +147,7 @@ def test_saving_and_loading_changes_nothing(row: Row, q: str) -> None:
 
 
 @four_objectives
-@every_q
-@every_basis
+@every_basis_and_q
 def test_float32_is_close_to_float64(row: Row, q: str, objective: str) -> None:
     """Same jitter, float32 parameters and products: marginals and loss to single precision, all finite."""
     model, batch, x = batched_problem(row, q, objective, jitter=JITTER[torch.float32])
@@ -168,7 +162,7 @@ def test_float32_is_close_to_float64(row: Row, q: str, objective: str) -> None:
     loss = single.loss(small)
     assert_close(loss.double(), model.loss(batch), rtol=1e-4, atol=1e-4)
     loss.sum().backward()
-    assert all(p.grad.isfinite().all() for p in single.parameters())
+    assert all(p.grad.isfinite().all() for _, p in learned(single))
 
 
 # -- samples --------------------------------------------------------------------------------------------

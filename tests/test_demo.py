@@ -1,41 +1,74 @@
 """The demo runs, and the README says what the code says."""
 
+import dataclasses
+import functools
+import importlib.util
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from duogp import METHODS, demo
+from duogp import METHODS, Settings, demo
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 
 
-def methods_table() -> str:
-    """The README's table of methods, from the registry."""
-    lines = [
-        "| method | basis | q(u) | objective | bound | parameters | paper |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for m in METHODS.values():
-        names = ", ".join(f"`{n}`" for n in [m.name, *(a for a, t in METHODS.aliases.items() if t == m.name)])
-        cells = (names, m.basis, m.q, m.objective, "yes" if m.is_bound else "no", m.variational_parameters)
-        lines.append(
-            "| " + " | ".join((*cells, f"{m.reference.split(',')[0]} et al. {m.citation[-4:]}")) + " |"
-        )
-    return "\n".join(lines)
+@pytest.fixture(scope="module")
+def tables():
+    """`benchmarks/readme_tables.py` as a module."""
+    path = ROOT / "benchmarks" / "readme_tables.py"
+    if not path.exists():
+        pytest.skip("no benchmarks folder beside these tests")
+    spec = importlib.util.spec_from_file_location("readme_tables", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def section(name: str) -> str:
+def test_the_readmes_tables_are_those_of_registry_and_results(tables):
+    assert tables.main(["--check"]) == 0, "run python benchmarks/readme_tables.py"
+
+
+def test_a_table_that_is_out_of_date_is_noticed_and_mended(tables, tmp_path, monkeypatch, capsys):
+    copy = tmp_path / "README.md"
     text = README.read_text(encoding="utf-8")
-    found = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", text, re.S)
-    assert found, f"README.md has no section between <!-- {name} --> and <!-- /{name} -->"
-    return found[1].strip()
+    copy.write_text(text.replace("`svgp`", "`old`"), encoding="utf-8")
+    monkeypatch.setattr(tables, "README", copy)
+    assert tables.main(["--check"]) == 1
+    assert "readme_tables.py" in capsys.readouterr().err
+    assert tables.main([]) == 0
+    assert copy.read_text(encoding="utf-8") == tables.rewrite(text)
+    with pytest.raises(ValueError, match="must have one"):
+        tables.rewrite("no markers")
 
 
-def test_the_readme_lists_the_registry():
-    assert section("methods") == methods_table(), "paste the output of `python tests/test_demo.py`"
+def test_the_table_of_methods_says_what_is_a_bound_and_how_large_q_is(tables):
+    lines = {line.split("`")[1]: line for line in tables.methods().splitlines() if "`" in line}
+    assert list(lines) == list(METHODS)
+    assert "| yes | M + M(M+1)/2 | Hensman et al. 2013 |" in lines["svgp"]
+    assert "| no | E + M |" in lines["ppgpr-mfd"]
+
+
+def test_the_settings_that_the_readme_names_exist():
+    text = README.read_text(encoding="utf-8")
+    table = text.split("## Settings")[1].split("\n## ")[0]
+    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = [name for cell in first for name in re.findall(r"`(\w+)`", cell)]
+    assert len(named) > 15
+    assert set(named) <= {f.name for f in dataclasses.fields(Settings)}
+
+
+def test_the_example_in_the_docs_runs():
+    code = re.search(
+        r"```python\n(.*?)```", (ROOT / "docs" / "training.md").read_text(encoding="utf-8"), re.S
+    )
+    assert code
+    names: dict = {}
+    exec(code[1], names)
+    assert names["gp"].settings.beta2 in (0.0, 1e-3, 1e-1)
 
 
 def test_the_readmes_first_example_runs():
@@ -46,10 +79,14 @@ def test_the_readmes_first_example_runs():
     assert np.isfinite(names["prediction"].mean).all()
 
 
-def test_the_files_that_the_readme_links_exist():
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README.read_text(encoding="utf-8"))
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+@pytest.mark.parametrize(
+    "page", ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_the_files_that_a_page_links_exist(page):
+    path = ROOT / page
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", path.read_text(encoding="utf-8"))
+    assert links or page != "README.md"
+    assert [link for link in links if not (path.parent / link).exists()] == []
 
 
 def test_the_demo_shows_the_papers_message(tmp_path, capsys):
@@ -62,8 +99,17 @@ def test_the_demo_shows_the_papers_message(tmp_path, capsys):
     assert {p.name for p in tmp_path.iterdir()} == {"one_dimensional.png", "calibration.png"}
 
 
+def test_the_study_repeats_every_method_over_seeds(monkeypatch, capsys):
+    monkeypatch.setattr(demo, "fit", functools.partial(demo.fit, epochs=2))
+    rows = demo.study(["diabetes"], seeds=2)
+    assert [row["method"] for row in rows] == ["SVGP", "DCSVGP", "DCSVGP, cold"]
+    assert all(len(row["nll"]) == 2 for row in rows)
+    demo.print_table(rows)
+    assert "±" in capsys.readouterr().out
+
+
 def test_the_mean_lengthscale_is_the_shorter():
-    learned = demo.run(demo.one_dimensional(), "dcsvgp").gp.hyperparameters()
+    learned = demo.run(demo.one_dimensional(), demo.DCSVGP).gp.hyperparameters()
     assert learned["lengthscale_mean"] < learned["lengthscale_covariance"]
 
 
@@ -83,7 +129,3 @@ def test_the_table_needs_no_rich(monkeypatch, capsys):
     head, row = capsys.readouterr().out.splitlines()
     assert head.split() == list(demo.COLUMNS)
     assert row.split() == ["a", "SVGP", "1.000", "2.000", "3.000", "0.900", "12.0"]
-
-
-if __name__ == "__main__":
-    print(methods_table())

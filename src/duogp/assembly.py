@@ -24,8 +24,11 @@ from duogp.training import ClosedForm, Minibatches, Problem, Scaling, Stochastic
 
 #: Inducing points unless the user says how many.
 NUM_INDUCING = 500
-#: Bytes of features that closed-form training keeps at once.
-FEATURE_BYTES = {"cpu": 2 * 2**30, "cuda": 16 * 2**30}
+#: Bytes that closed-form training may hold at once on a GPU; on a CPU small chunks are as fast as large ones.
+CUDA_BYTES = 16 * 2**30
+CPU_CHUNK_ROWS = 2048
+#: Numbers kept for every row and inducing point by one kernel's features and their gradients (measured).
+FLOATS_PER_FEATURE = 20
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,11 @@ def prepare(
 ) -> Prepared:
     device, dtype = settings.torch_device, settings.torch_dtype
     x_scalers, y_scalers = [], []
-    categorical = initial_kernel(settings, X.shape[1]).categorical_columns(X.shape[1])
+    categorical = initial_kernel(settings, torch.ones(X.shape[1])).categorical_columns(X.shape[1])
     for part in splits.train:
-        x_scalers.append(_scaler(X[part], settings.standardize, categorical))
-        y_scalers.append(_scaler(y[part], bool(settings.standardize)))
+        w = None if weights is None else weights[part]
+        x_scalers.append(_scaler(X[part], settings.standardize, w, categorical))
+        y_scalers.append(_scaler(y[part], bool(settings.standardize), w))
 
     def tensor(a: NDArray, kind: torch.dtype = torch.float64) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(a), dtype=kind, device=device)
@@ -74,14 +78,27 @@ def prepare(
     return Prepared(table, x_scalers, y_scalers)
 
 
-def _scaler(A: NDArray, kind: bool | str, unscaled: Collection[int] = ()) -> Scaler:
+def _scaler(
+    A: NDArray, kind: bool | str, weights: NDArray | None = None, unscaled: Collection[int] = ()
+) -> Scaler:
     """Category codes are names, not quantities: their columns are left as they are."""
     if not kind:
         return Scaler.identity(A.shape[1])
-    scaler = Scaler.minmax(A) if kind == "minmax" else Scaler.standard(A)
+    if kind == "minmax":
+        scaler = Scaler.minmax(A)
+    else:
+        scaler = Scaler.standard(A) if weights is None else _weighted(A, weights)
     shift, scale = scaler.shift.copy(), scaler.scale.copy()
     shift[list(unscaled)], scale[list(unscaled)] = 0.0, 1.0
     return Scaler(shift, scale)
+
+
+def _weighted(A: NDArray, weights: NDArray) -> Scaler:
+    """Mean and standard deviation with weights; whole numbers weigh like repeated rows."""
+    shift = np.average(A, axis=0, weights=weights)
+    variance = (weights[:, None] * (A - shift) ** 2).sum(0) / max(weights.sum() - 1, 1e-12 * weights.sum())
+    scale = np.sqrt(variance)
+    return Scaler(shift, np.where(np.isfinite(scale) & (scale > 0), scale, 1.0))
 
 
 class Workshop:
@@ -119,6 +136,7 @@ class Workshop:
             beta2=self.betas[:, 1],
             omega=self.plan.omega,
             fixed_noise=self.table.noise is not None,
+            spread=self.spread,
             generators=[
                 torch.Generator().set_state(state) for state in self._states for _ in range(self.grid)
             ],
@@ -154,15 +172,17 @@ class Workshop:
             if (asked := getattr(settings, name)) is not None and asked > self.n:
                 message = f"{name} is {asked}, but there are {self.n} training rows: using {self.n}"
                 warnings.warn(message, DataWarning, stacklevel=5)
-        kernel = initial_kernel(settings, dims)
-        # Means of category codes are no categories.
-        name = settings.inducing_init or ("random" if kernel.categorical_columns(dims) else "kmeans")
+        codes = initial_kernel(settings, torch.ones(dims)).categorical_columns(dims)
+        name = settings.inducing_init or ("random" if codes else "kmeans")  # means of codes are no categories
+        spreads: list[Tensor] = []
         points: list[Tensor] = []
         extra: list[Tensor] = []
         self._states = []
         for r, seed in enumerate(self.seeds):
             generator = torch.Generator().manual_seed(seed)
             x = _scaled_rows(table, rows, r)
+            spreads.append(_spread(x, None if table.weight is None else table.weight[rows[r]].cpu().numpy()))
+            kernel = initial_kernel(settings, spreads[-1]).to(x.device)
             num = min(settings.num_inducing or NUM_INDUCING, self.n)
             more = None if settings.num_extra is None else min(settings.num_extra, self.n)
             if (
@@ -180,6 +200,7 @@ class Workshop:
                     extra.append(select_inducing(name, x, more, kernel=kernel, generator=generator))
             self._states.append(generator.get_state())
         self.inducing = self._stack(points)
+        self.spread = torch.stack(spreads).repeat_interleave(self.grid, 0).unsqueeze(1)  # [R, 1, d]
         self.extra = self._stack(extra) if extra else None
 
     def _stack(self, points: list[Tensor]) -> Tensor:
@@ -201,9 +222,20 @@ class Workshop:
         if model.uses_omega:
             block = self.settings.omega_block or min(1024, max(128, model.basis.q.size))
             return n if self.plan.omega == "full" else min(n, block)
-        size = sum(p.shape[-2] for name, p in model.basis.named_parameters() if name.endswith("inducing"))
-        row_bytes = 8 * 8 * size * model.replicates * model.likelihood_outputs
-        return max(min(n, FEATURE_BYTES[self.settings.torch_device.type] // row_bytes), 256)
+        if self.settings.torch_device.type == "cpu":
+            return min(n, CPU_CHUNK_ROWS)
+        points = sum(p.shape[-2] for name, p in model.basis.named_parameters() if name.endswith("inducing"))
+        kernels = 2 if model.basis.has_omega else 1
+        row_bytes = 8 * FLOATS_PER_FEATURE * kernels * points * model.replicates * model.likelihood_outputs
+        free, _ = torch.cuda.mem_get_info(self.settings.torch_device)
+        return max(min(n, min(CUDA_BYTES, free // 2) // row_bytes), 256)
+
+
+def _spread(x: Tensor, weights: NDArray | None) -> Tensor:
+    """Standard deviation of every column: 1 for standardised inputs, and for constant columns."""
+    rows = x.cpu().numpy()
+    scaler = Scaler.standard(rows) if weights is None else _weighted(rows, weights)
+    return torch.as_tensor(scaler.scale)
 
 
 def _scaled_rows(table: Table, rows: Tensor, r: int) -> Tensor:
@@ -232,6 +264,9 @@ def transplant(source: Model, target: Model) -> None:
         own = getattr(target.basis, name, None)
         if own is not None and own.shape == points.shape:
             own.copy_(points)
-    q = source.basis.q
-    if target.basis.q.mean.shape == q.mean.shape:
-        target.basis.q.set_(q.mean, q.root())
+    q, (first, _) = source.basis.q, target.basis.q.parts()[0]  # a second block starts at its prior
+    fits = first.size == q.size and (target.basis.mean_shares_features or first.mean.shape == q.mean.shape)
+    if fits:
+        mean = torch.zeros_like(first.mean)
+        mean[..., : q.size] = q.mean
+        first.set_(mean, q.root())

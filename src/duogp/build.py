@@ -117,6 +117,8 @@ def make_objective(name: str, settings: Settings) -> Objective:
 def make_likelihood(settings: Settings, outputs: int, fixed_noise: bool) -> Likelihood:
     spec = settings.likelihood
     if isinstance(spec, Likelihood):
+        if getattr(spec, "outputs", outputs) != outputs:
+            raise ValueError(f"likelihood is made for {spec.outputs} outputs, but y has {outputs}")
         return spec
     if spec != "gaussian":
         raise ValueError(f"likelihood must be 'gaussian' or a Likelihood object, got {spec!r}")
@@ -127,14 +129,17 @@ def make_likelihood(settings: Settings, outputs: int, fixed_noise: bool) -> Like
     return GaussianLikelihood(outputs, noise=max(settings.initial_noise, 2 * floor), floor=floor, learn=learn)
 
 
-def initial_kernel(settings: Settings, dims: int) -> Kernel:
-    """The kernel one replicate starts from."""
+def initial_kernel(settings: Settings, spread: Tensor, batch_shape: tuple[int, ...] = ()) -> Kernel:
+    """The kernel that replicates start from; ``spread``: the standard deviation of every column, [..., d]."""
+    dims = spread.shape[-1]
     kernel = make_kernel(settings.kernel, dims, ard=settings.ard, scale=settings.output_scale)
+    kernel = batched(kernel, batch_shape)
     if isinstance(settings.kernel, str):
         base = kernel.kernel if isinstance(kernel, Scale) else kernel
         if isinstance(base, Stationary):
             # Two standardised rows are about √(2d) apart: at √d they are neither alike nor strangers.
-            base.lengthscale.set_(settings.initial_lengthscale or math.sqrt(dims))
+            typical = spread if settings.ard else spread.square().mean(-1, keepdim=True).sqrt()
+            base.lengthscale.set_(settings.initial_lengthscale or math.sqrt(dims) * typical)
     return kernel
 
 
@@ -150,6 +155,7 @@ def build_model(
     beta2: Tensor,
     omega: str,
     fixed_noise: bool,
+    spread: Tensor,
     generators: Sequence[torch.Generator],
 ) -> Model:
     """R replicates of a method as one model, on the settings' device and in their precision."""
@@ -158,7 +164,7 @@ def build_model(
     batch_shape = (replicates, outputs)
 
     def new_kernel() -> Kernel:
-        return batched(initial_kernel(settings, dims), batch_shape)
+        return initial_kernel(settings, spread, batch_shape)
 
     def new_q(*args: object, **kwargs: object) -> Q:
         if method.q == "point":

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     import typer
 
 HINT = "the duogp command needs typer and rich: pip install typer rich (python -m duogp.bench works without)"
-METHOD_COLUMNS = ("name", "citation", "basis", "q", "objective", "is_bound", "summary")
+METHOD_COLUMNS = (
+    "name", "citation", "basis", "q", "objective", "is_bound", "variational_parameters", "summary",
+)  # fmt: skip
 
 
 def main() -> None:
@@ -65,7 +67,7 @@ def build() -> "typer.Typer":
 
     @app.command()
     def methods(as_json: AsJson = False) -> None:
-        """List the named methods: their paper and their recipe."""
+        """List the named methods: paper, recipe, whether a bound is maximised, variational parameters."""
         with polite():
             from duogp.methods import METHODS
 
@@ -180,11 +182,16 @@ def print_methods(rows: Iterable[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    console = Console()
+    if not console.is_terminal:  # a pipe has no width
+        console = Console(width=160)
+    wide = console.width >= 110  # paper and sentence need room
+    shown = [name for name in METHOD_COLUMNS if wide or name not in ("citation", "summary")]
+    titles = {"citation": "paper", "is_bound": "bound", "variational_parameters": "parameters"}
     table = Table(box=None, pad_edge=False)
-    titles = {"citation": "paper", "is_bound": "bound"}
-    for name in METHOD_COLUMNS:
-        table.add_column(titles.get(name, name), no_wrap=name == "name", overflow="fold")
+    for name in shown:
+        table.add_column(titles.get(name, name), no_wrap=name not in ("variational_parameters", "summary"))
     for row in rows:
-        shown = row | {"is_bound": "yes" if row["is_bound"] else "no"}
-        table.add_row(*(str(shown[name] if shown[name] is not None else "") for name in METHOD_COLUMNS))
-    Console().print(table)
+        cells = row | {"is_bound": "yes" if row["is_bound"] else "no"}
+        table.add_row(*(str(cells[name] if cells[name] is not None else "") for name in shown))
+    console.print(table)

@@ -12,15 +12,14 @@ summed over chunks of rows: memory is O(M² + chunk·M) whatever n is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from duogp.bases.conditional import Conditional
-from duogp.bases.marginals import Features
+from duogp.bases.marginals import Features, Mismatch
 from duogp.linalg import lower_root_of_inverse
 from duogp.model import Batch, Model
 from duogp.objectives import elbo, vfitc
@@ -69,8 +68,10 @@ class OptimalQ(Q):
     mean: Tensor  # type: ignore[assignment]
     S: Tensor | None
 
-    def __init__(self, mean: Tensor, covariance: Tensor | None, log_det: Tensor, like: Q) -> None:
+    def __init__(self, mean: Tensor, root: Tensor | None, log_det: Tensor, like: Q) -> None:
         torch.nn.Module.__init__(self)
+        covariance = None if root is None else root @ root.mT
+        self._root = root
         self.register_buffer("mean", mean)
         self.register_buffer("S", covariance)
         self._log_det = log_det
@@ -89,6 +90,10 @@ class OptimalQ(Q):
     def second_moment(self, W: Tensor) -> Tensor:
         mean_part = (W @ self.mean.to(W).unsqueeze(-1)).square().sum((-2, -1))
         return mean_part if self.S is None else mean_part + _QuadraticForm.apply(W.mT, self.S.to(W)).sum(-1)
+
+    def spread(self, D: Tensor) -> Tensor:
+        mean = D @ self.mean.to(D).unsqueeze(-1)
+        return mean if self._root is None else torch.cat([D @ self._root.to(D), mean], -1)
 
     def log_det(self) -> Tensor:
         return self._log_det
@@ -119,23 +124,22 @@ class Optimum(NamedTuple):
         """Constants of the same family as a model's q, block by block: full, mean field, a point."""
         if isinstance(like, PointQ):
             return OptimalQ(self.mean, None, torch.zeros_like(self.mean[..., 0]), like)
-        S = self.root.new_zeros(self.root.shape)
+        root = self.root.new_zeros(self.root.shape)
         log_det = torch.zeros_like(self.mean[..., 0])
         for block, s in like.parts():
-            root = self.root[..., s, s]
-            if isinstance(block, DiagonalQ):
-                variance = torch.cholesky_inverse(root).diagonal(dim1=-2, dim2=-1).reciprocal()
-                S[..., s, s] = torch.diag_embed(variance)
-                log_det = log_det + variance.log().sum(-1)
-            elif isinstance(block, ShrunkQ):
-                S[..., s, s] = root @ root.mT
-                log_det = log_det + block.log_det()
-            elif isinstance(block, PointQ):  # S = 0, and the log|S| with which the penalty is ½ mᵀm
+            own = self.root[..., s, s]
+            if isinstance(block, PointQ):  # no covariance, and no entropy in the sum of penalties
                 log_det = log_det - block.size
+                continue
+            if isinstance(block, DiagonalQ):
+                std = torch.cholesky_inverse(own).diagonal(dim1=-2, dim2=-1).rsqrt()
+                own = torch.diag_embed(std)
+            root[..., s, s] = own
+            if isinstance(block, ShrunkQ):
+                log_det = log_det + block.log_det()
             else:
-                S[..., s, s] = root @ root.mT
-                log_det = log_det + 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return OptimalQ(self.mean, S, log_det, like)
+                log_det = log_det + 2 * own.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return OptimalQ(self.mean, root, log_det, like)
 
 
 def row_weights(model: Model, batch: Batch, features: Features) -> Tensor:
@@ -150,7 +154,7 @@ def row_weights(model: Model, batch: Batch, features: Features) -> Tensor:
 
 
 @torch.no_grad()
-def statistics(model: Model, batch: Batch, features: Features, W: Tensor | None) -> Statistics:
+def statistics(model: Model, batch: Batch, features: Features, T: Tensor | None) -> Statistics:
     weights = row_weights(model, batch, features).double()
     target = batch.y - model.mean(batch.x.unsqueeze(-3))
     psi = features.mean.double()  # a Gram matrix over s² must stay positive next to I: never in float32
@@ -160,7 +164,7 @@ def statistics(model: Model, batch: Batch, features: Features, W: Tensor | None)
         explained = features.explained.double()
         gram = explained * weights.unsqueeze(-2) @ explained.mT
     moment = (weighted @ target.double().unsqueeze(-1)).squeeze(-1)
-    return Statistics(mean_gram, gram, moment, None if W is None else W.double().mT @ W.double())
+    return Statistics(mean_gram, gram, moment, T)
 
 
 @torch.no_grad()
@@ -221,10 +225,10 @@ class CollapsedObjective:
         factors = model.factors()
         if len(self.chunks) == 1:
             batch = self.chunks[0]()
-            features, W = self._rows(batch, factors)
-            best = optimum(model, factors, statistics(model, batch, features, W))
+            features, mismatch = self._rows(batch, factors)
+            best = optimum(model, factors, self._statistics(batch, features, mismatch))
             q = best.as_q(model.basis.q)
-            loss = self._data_loss(batch, features, W, q) + self._shared_loss(factors, q)
+            loss = self._data_loss(batch, features, mismatch, q) + self._shared_loss(factors, q)
             loss.sum().backward()
             return loss.detach()
 
@@ -234,14 +238,14 @@ class CollapsedObjective:
         total = torch.zeros_like(model.num_data)
         for chunk in self.chunks:
             batch = chunk()
-            features, W = self._rows(batch, restore(leaves))
-            loss = self._data_loss(batch, features, W, q)
+            features, mismatch = self._rows(batch, restore(leaves))
+            loss = self._data_loss(batch, features, mismatch, q)
             loss.sum().backward()
             total = total + loss.detach()
         shared = self._shared_loss(restore(leaves), q)
         if shared.requires_grad:  # the KL of a whitened q at its optimum is a constant
             shared.sum().backward()
-        outputs = [t for t in pytree.tree_leaves(factors) if t.requires_grad]
+        outputs = [t for t in _tensors(factors) if t.requires_grad]
         torch.autograd.backward(outputs, [_gradient(leaf) for leaf in leaves if leaf.requires_grad])
         return total + shared.detach()
 
@@ -252,23 +256,27 @@ class CollapsedObjective:
         stats: Statistics | None = None
         for chunk in self.chunks:
             batch = chunk()
-            features, W = self._rows(batch, factors)
-            part = statistics(self.model, batch, features, W)
+            features, mismatch = self._rows(batch, factors)
+            part = self._statistics(batch, features, mismatch)
             stats = part if stats is None else stats + part
         assert stats is not None
         return optimum(self.model, factors, stats)
 
-    def _rows(self, batch: Batch, factors: Any) -> tuple[Features, Tensor | None]:
+    @torch.no_grad()
+    def _statistics(self, batch: Batch, features: Features, mismatch: Mismatch | None) -> Statistics:
+        T = None if mismatch is None else self.omega_scale * mismatch.gram(self.model.numerics)
+        return statistics(self.model, batch, features, T)
+
+    def _rows(self, batch: Batch, factors: Any) -> tuple[Features, Mismatch | None]:
         model, x = self.model, batch.x.unsqueeze(-3)
         features = model.basis.features(x, factors)
         if model.uses_omega:
             found = model.basis.mismatch(x, features, factors, model.numerics)
             assert found is not None
-            features, W = found
-            return features, W * self.omega_scale**0.5
+            return found
         return features, None
 
-    def _data_loss(self, batch: Batch, features: Features, W: Tensor | None, q: Q) -> Tensor:
+    def _data_loss(self, batch: Batch, features: Features, mismatch: Mismatch | None, q: Q) -> Tensor:
         model = self.model
         f = model.basis.marginals_of(features, q)
         f = f._replace(mean=f.mean + model.mean(batch.x.unsqueeze(-3)))
@@ -276,8 +284,8 @@ class CollapsedObjective:
         if batch.weight is not None:
             data = data * batch.weight
         loss = -data.sum(-1)
-        if W is not None:
-            loss = loss + model.beta2 * 0.5 * q.second_moment(W).sum(-1)
+        if mismatch is not None:
+            loss = loss + model.beta2 * self.omega_scale * mismatch.omega(q, model.numerics).sum(-1)
         return loss / model.num_data
 
     def _shared_loss(self, factors: Any, q: Q) -> Tensor:
@@ -285,11 +293,24 @@ class CollapsedObjective:
         return (model.beta1 * model.basis.kl(factors, q).sum(-1) - model.prior()) / model.num_data
 
 
+def _tensors(factors: Any) -> list[Tensor]:
+    """The tensors of nested named tuples, in order."""
+    if isinstance(factors, Tensor):
+        return [factors]
+    return [t for part in factors for t in _tensors(part)]
+
+
+def _rebuilt(factors: Any, tensors: Iterator[Tensor]) -> Any:
+    """The same nesting around other tensors."""
+    if isinstance(factors, Tensor):
+        return next(tensors)
+    return type(factors)(*(_rebuilt(part, tensors) for part in factors))
+
+
 def _cut(factors: Any) -> tuple[list[Tensor], Callable[[list[Tensor]], Any]]:
     """Detach factors from their graph so that chunks can send gradients back one after the other."""
-    tensors, structure = pytree.tree_flatten(factors)
-    leaves = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
-    return leaves, lambda parts: pytree.tree_unflatten(parts, structure)
+    leaves = [t.detach().requires_grad_(t.requires_grad) for t in _tensors(factors)]
+    return leaves, lambda parts: _rebuilt(factors, iter(parts))
 
 
 def _gradient(leaf: Tensor) -> Tensor:

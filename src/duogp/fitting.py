@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -10,14 +11,14 @@ import numpy as np
 
 from duogp.assembly import Workshop, prepare, transplant
 from duogp.data.columns import informative_columns
-from duogp.data.validation import as_matrix, as_row_vector, as_target
+from duogp.data.validation import as_matrix, as_row_vector, as_target, column_names
 from duogp.errors import DataWarning
 from duogp.gp import GP
 from duogp.methods import METHODS
 from duogp.model import take_replicate
-from duogp.planning import make_decisions, make_splits
+from duogp.planning import check_settings, make_decisions, make_splits
 from duogp.settings import Settings
-from duogp.training import Callback, ClosedForm, History, train
+from duogp.training import Callback, ClosedForm, History, settle, train
 
 
 def fit(
@@ -37,6 +38,7 @@ def fit(
     to choose β on (otherwise a ``validation_fraction`` of the training rows, where they are needed).
     ``noise``: known noise variance of each row. All other keywords are `duogp.Settings`.
     """
+    names = column_names(X)
     matrix = as_matrix(X, "X")
     target = as_target(y, len(matrix), "y")
     n = len(matrix)
@@ -53,6 +55,7 @@ def fit(
         matrix, target = np.concatenate([matrix, X_val]), np.concatenate([target, y_val])
         held_out = [np.arange(n, len(matrix))]
     pad = len(matrix) - n
+    rows = np.arange(n)
     if noise is not None:  # the noise of validation rows is not known apart: the median stands in
         noise = as_row_vector(noise, n, "noise")
         noise = np.concatenate([noise, np.full(pad, np.median(noise))])
@@ -61,17 +64,22 @@ def fit(
         if not weights.any():
             raise ValueError("sample_weight must not be zero for every row")
         sample_weight = np.concatenate([weights, np.ones(pad)])
-    return fit_replicates(
+        rows = np.flatnonzero(
+            weights
+        )  # a row of no weight must not count anywhere, be it for scale or points
+    (gp,) = fit_replicates(
         matrix,
         target,
-        [np.arange(n)],
+        [rows],
         method,
         validation_rows=held_out,
         noise=noise,
         sample_weight=sample_weight,
         callbacks=callbacks,
         **settings,
-    )[0]
+    )
+    gp.column_names = names
+    return gp
 
 
 def fit_replicates(
@@ -94,7 +102,10 @@ def fit_replicates(
     the model that `fit` would have given on those rows with that seed.
     """
     recipe = METHODS[method]
+    if settings.get("random_state", 0) is None:  # as in scikit-learn: a new seed each time
+        settings["random_state"] = secrets.randbits(31)
     chosen = Settings.of(settings)
+    check_settings(recipe, chosen, settings)
     matrix = as_matrix(X, "X")
     target = as_target(y, len(matrix), "y")
     single_output = target.ndim == 1
@@ -106,6 +117,8 @@ def fit_replicates(
     seeds = (
         [chosen.random_state + r for r in range(len(rows))] if random_states is None else list(random_states)
     )
+    for seed in seeds:
+        chosen.but(random_state=seed)  # checks it
     if len(seeds) != len(rows):
         raise ValueError(
             f"random_states must hold one seed for each of {len(rows)} sets of rows, got {len(seeds)}"
@@ -132,7 +145,7 @@ def fit_replicates(
     _tell(histories, warm)
     if isinstance(problem, ClosedForm) and plan.refit:
         # Hyperparameters are chosen; the rows that chose them may now speak about q(u) too.
-        shop.closed_form(model, with_validation=True).finish()
+        settle(model, shop.closed_form(model, with_validation=True))
         for history in histories:
             history.notes.append("q(u) was solved for on all rows, those held out for validation included")
 
@@ -142,7 +155,7 @@ def fit_replicates(
         candidates = range(r * grid, (r + 1) * grid)
         best = r
         if grid > 1:
-            best = min(candidates, key=lambda i: _validation_nll(histories[i], plan.training.restore_best))
+            best = min(candidates, key=lambda i: _or_infinity(histories[i].validation_nll))
         beta1, beta2 = plan.betas[best % grid]
         final = chosen.but(beta1=beta1, beta2=beta2, solver=plan.solver)
         out.append(
@@ -155,15 +168,15 @@ def fit_replicates(
                 y_scaler=data.y_scalers[r],
                 single_output=single_output,
                 history=histories[best],
+                known_noise=noise is not None and not model.likelihood.learns_noise,
+                column_names=column_names(X),
             )
         )
     return out
 
 
-def _validation_nll(history: History, restored_best: bool) -> float:
-    """Of the state that training left: the best one seen, or the last."""
-    values = [v for v in history.series("validation_nll") if v is not None]
-    return min(values, default=float("inf")) if restored_best else values[-1]
+def _or_infinity(value: float | None) -> float:
+    return float("inf") if value is None or value != value else value
 
 
 def _tell(histories: list[History], warm: list[History]) -> None:

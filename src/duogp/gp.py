@@ -13,7 +13,7 @@ from torch import Tensor
 
 from duogp.bases import Conditional, LinearForm, Separate, clamp_variance
 from duogp.data.scaling import Scaler
-from duogp.data.validation import as_matrix, as_row_vector, as_target
+from duogp.data.validation import as_matrix, as_row_vector, as_target, column_names
 from duogp.likelihoods import GaussianLikelihood
 from duogp.methods import Method
 from duogp.model import Model
@@ -41,6 +41,8 @@ class GP:
         y_scaler: Scaler,
         single_output: bool,
         history: History,
+        known_noise: bool = False,
+        column_names: list[str] | None = None,
     ) -> None:
         self.model = model.eval()
         self.method = method
@@ -50,6 +52,8 @@ class GP:
         self.y_scaler = y_scaler
         self.single_output = single_output
         self.history = history
+        self.known_noise = known_noise  # all of the noise was given row by row, none was learned
+        self.column_names = column_names
         self._form: LinearForm | None = None
 
     def __repr__(self) -> str:
@@ -71,7 +75,11 @@ class GP:
 
     @torch.no_grad()
     def predict(self, X: Any, *, noise: Any = None) -> Prediction:
-        """Mean and variances of new rows. ``noise``: their fixed noise variances, where the fit had some."""
+        """Mean and variances of new rows.
+
+        ``noise``: their known noise variances, where the fit was given some; without it the prediction of
+        such a model is of f, not of an observation.
+        """
         x = self._inputs(X)
         parts = []
         for piece in x.split(self._chunk_rows(), dim=0):
@@ -96,6 +104,7 @@ class GP:
 
     def log_density(self, X: Any, y: Any, *, noise: Any = None) -> NDArray[np.float64]:
         """log p(y | x, data) of each row (summed over outputs), in the user's units."""
+        self._require_noise(noise, "log_density")
         prediction = self.predict(X, noise=noise)
         target = as_target(y, len(prediction), "y")
         if target.size != prediction.mean.size:
@@ -116,12 +125,16 @@ class GP:
         seed: int | None = None,
         kind: str = "auto",
         observation_noise: bool = False,
+        noise: Any = None,
     ) -> NDArray[np.float64]:
         """n joint draws of f at the rows of X: [n, rows] (or [n, rows, outputs]).
 
         ``kind="joint"`` factorises the joint covariance, ``"pathwise"`` draws functions (linear cost, random
-        features for the prior); ``"auto"`` is joint up to 2,000 rows.
+        features for the prior); ``"auto"`` is joint up to 2,000 rows. ``observation_noise`` adds the learned
+        noise and, where it is known row by row, ``noise``.
         """
+        if observation_noise:
+            self._require_noise(noise, "sample(observation_noise=True)")
         if kind not in ("auto", "joint", "pathwise"):
             raise ValueError(f"kind must be 'auto', 'joint' or 'pathwise', got {kind!r}")
         n = _count(n)
@@ -134,7 +147,12 @@ class GP:
             draws = torch.cat([evaluate(part[None, None])[:, 0] for part in x.split(self._chunk_rows())], -1)
         draws = draws + self.model.mean(x[None, None])[0]  # [n, outputs, rows]
         if observation_noise:
-            std = torch.as_tensor(self._learned_noise() ** 0.5, device=x.device)[:, None]
+            variance = np.broadcast_to(self._learned_noise()[:, None], draws.shape[1:])
+            if noise is not None:
+                variance = (
+                    variance + as_row_vector(noise, len(x), "noise") / self.y_scaler.scale[:, None] ** 2
+                )
+            std = torch.as_tensor(np.sqrt(variance), device=x.device)
             draws = draws + std * torch.randn(draws.shape, generator=generator, dtype=x.dtype).to(x.device)
         return self._draws_to_user(draws)
 
@@ -160,8 +178,12 @@ class GP:
         jitter = 1e-10
         while True:
             L, info = torch.linalg.cholesky_ex(covariance + (jitter * scale)[..., None, None] * eye)
-            if not bool((info != 0).any()) or jitter > 1e-2:
+            if not bool((info != 0).any()):
                 break
+            if jitter > 1e-2:
+                raise ValueError(
+                    "the joint covariance of these rows cannot be factorised: use kind='pathwise'"
+                )
             jitter *= 10
         xi = torch.randn(n, *mean.shape, generator=generator, dtype=torch.float64).to(x.device)
         return (mean + (L @ xi.unsqueeze(-1)).squeeze(-1))[:, 0]
@@ -203,6 +225,9 @@ class GP:
 
     def _inputs(self, X: Any) -> Tensor:
         """Rows in scaled units on the model's device, float64."""
+        names = column_names(X)
+        if names is not None and self.column_names is not None and names != self.column_names:
+            raise ValueError(f"X has columns {names}, but the model was fitted on {self.column_names}")
         array = as_matrix(X, "X", min_rows=1)
         if array.shape[1] != len(self.columns):
             raise ValueError(
@@ -210,6 +235,10 @@ class GP:
             )
         scaled = self.x_scaler.transform(array[:, self.columns].astype(np.float64))
         return torch.as_tensor(scaled, dtype=torch.float64, device=self.model.beta1.device)
+
+    def _require_noise(self, noise: Any, what: str) -> None:
+        if self.known_noise and noise is None:
+            raise ValueError(f"{what} needs noise=: this model was fitted with known noise, and learned none")
 
     def _chunk_rows(self) -> int:
         size = max(self.posterior.mean_weights.shape[-1], self.posterior.residual_root.shape[-1])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 #: Jitter relative to the mean prior variance, by working precision (MATH §11 C5): the smallest that is safe.
-JITTER = {torch.float64: 1e-6, torch.float32: 1e-5}
+JITTER = {torch.float64: 1e-6, torch.float32: 1e-4}
 
 
 def norm2(phi: Tensor) -> Tensor:
@@ -76,15 +76,42 @@ class _CholeskyWithInverse(torch.autograd.Function):
         ctx.save_for_backward(L, L_inv)
         ctx.input_dtype = K.dtype
         ctx.mark_non_differentiable(info)
+        ctx.set_materialize_grads(False)
         return L, L_inv, info
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gL: Tensor, gL_inv: Tensor, _info: Tensor) -> tuple[Tensor, None]:
+    def backward(
+        ctx: Any, gL: Tensor | None, gL_inv: Tensor | None, _info: Tensor
+    ) -> tuple[Tensor | None, None]:
         L, L_inv = ctx.saved_tensors
-        P = torch.tril(L.mT @ gL - gL_inv @ L_inv.mT)
+        parts = [] if gL is None else [L.mT @ gL]
+        parts += [] if gL_inv is None else [-gL_inv @ L_inv.mT]
+        if not parts:
+            return None, None
+        P = torch.tril(sum(parts[1:], parts[0]))
         P.diagonal(dim1=-2, dim2=-1).mul_(0.5)
         return symmetrise(L_inv.mT @ (P @ L_inv)).to(ctx.input_dtype), None
+
+
+class _InverseQuadratic(torch.autograd.Function):
+    """(K, G) ↦ ½ tr GᵀK⁻¹G. With α = K⁻¹G the backward needs no factor: gG = α, gK = −½ααᵀ."""
+
+    @staticmethod
+    def forward(ctx: Any, K: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
+        L, info = torch.linalg.cholesky_ex(K)
+        Y = torch.linalg.solve_triangular(L, G, upper=False)
+        ctx.save_for_backward(L, Y)
+        ctx.mark_non_differentiable(info)
+        return 0.5 * Y.square().sum((-2, -1)), info
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Tensor, _info: Tensor) -> tuple[Tensor, Tensor]:
+        L, Y = ctx.saved_tensors
+        alpha = torch.linalg.solve_triangular(L.mT, Y, upper=True)
+        g = g[..., None, None]
+        return -0.5 * g * (alpha @ alpha.mT), g * alpha
 
 
 class Numerics(nn.Module):
@@ -107,8 +134,10 @@ class Numerics(nn.Module):
         self.register_buffer("jitter", torch.full((replicates, 1), float(value), dtype=torch.float64))
         self.register_buffer("failed", torch.zeros(replicates, dtype=torch.bool))
 
-    def factor(self, K: Tensor, prior_diagonal: Tensor | None = None, jitter: float | None = None) -> Factor:
-        """Factorise a covariance [R, latent, M, M], jitter relative to its own or the given prior diagonal.
+    def jittered(
+        self, K: Tensor, prior_diagonal: Tensor | None = None, jitter: float | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """K + εI in float64, and ε: relative to K's own or the given prior diagonal.
 
         A Schur complement is a difference of prior covariances and rounds relative to those: give it the
         prior diagonal (MATH §11 A2). ``jitter``: one that belongs to a method, instead of the model's, until
@@ -122,9 +151,20 @@ class Numerics(nn.Module):
             relative = torch.where(relative > self.initial_jitter, torch.maximum(relative, own), own)
         epsilon = relative * scale.mean(-1)
         eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
-        L, L_inv, info = _CholeskyWithInverse.apply(K + epsilon[..., None, None] * eye, self.dtype)
+        return K + epsilon[..., None, None] * eye, epsilon
+
+    def factor(self, K: Tensor, prior_diagonal: Tensor | None = None, jitter: float | None = None) -> Factor:
+        """Factorise a covariance [R, latent, M, M] with jitter."""
+        K, epsilon = self.jittered(K, prior_diagonal, jitter)
+        L, L_inv, info = _CholeskyWithInverse.apply(K, self.dtype)
         self.note(info)
         return Factor(L, L_inv, epsilon)
+
+    def inverse_quadratic(self, K: Tensor, G: Tensor) -> Tensor:
+        """½ tr GᵀK⁻¹G for a K that has its jitter."""
+        value, info = _InverseQuadratic.apply(K, G)
+        self.note(info)
+        return value
 
     def note(self, info: Tensor) -> None:
         """Remember a failed factorisation (info [R, ...] ≠ 0) without asking the device for it now."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any
 
 CITATIONS = {
@@ -36,7 +35,11 @@ class Method:
     is_bound: bool
     citation: str
     summary: str
-    defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    own_settings: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return dict(self.own_settings)
 
     @property
     def reference(self) -> str:
@@ -70,6 +73,10 @@ COVARIANCE_SIZE: dict[str, Callable[[int], int]] = {
 COVARIANCE_FORMULA = {"full": " + M(M+1)/2", "diagonal": " + M", "point": ""}
 
 
+def _with(**settings: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple(settings.items())
+
+
 class Registry(Mapping[str, Method]):
     """Methods by name; unknown names are answered with the nearest known one."""
 
@@ -97,10 +104,6 @@ class Registry(Mapping[str, Method]):
         return isinstance(name, str) and (name.lower() in self._methods or name.lower() in self.aliases)
 
 
-def _defaults(**settings: Any) -> Mapping[str, Any]:
-    return MappingProxyType(settings)
-
-
 # fmt: off
 METHODS = Registry([
     #      name            basis          q           objective       bound  paper            in a sentence
@@ -112,19 +115,19 @@ METHODS = Registry([
     Method("ppgpr-mf",     "coupled",     "diagonal", "predictive",   False, "jankowiak2020", "parametric predictive, mean-field q(u)"),
     Method("ppgpr-chol",   "coupled",     "full",     "predictive",   False, "jankowiak2020", "parametric predictive, full q(u)"),
     Method("ppgpr-mfd",    "separate",    "diagonal", "predictive",   False, "jankowiak2020", "parametric predictive, own points for the mean"),
-    Method("dcsvgp",       "conditional", "full",     "elbo",         False, "zhu2023",       "decoupled conditionals", _defaults(beta2=1e-3)),
-    Method("dcppgpr",      "conditional", "full",     "predictive",   False, "zhu2023",       "decoupled conditionals, predictive", _defaults(beta2=1e-3)),
+    Method("dcsvgp",       "conditional", "full",     "elbo",         False, "zhu2023",       "decoupled conditionals", _with(beta2=1e-3)),
+    Method("dcppgpr",      "conditional", "full",     "predictive",   False, "zhu2023",       "decoupled conditionals, predictive", _with(beta2=1e-3)),
     Method("odsvgp",       "orthogonal",  "full",     "elbo",         True,  "salimbeni2018", "orthogonal second block for the mean"),
     Method("odppgpr",      "orthogonal",  "full",     "predictive",   False, "salimbeni2018", "orthogonal second block, predictive"),
     Method("solvegp",      "solve",       "full",     "elbo",         True,  "shi2020",       "orthogonal second block for mean and covariance"),
     Method("dsgpc-eps",    "components-eps", "full",  "elbo",         True,  "popescu2020",   "second block shrunk towards zero: a true bound"),
     Method("dsgpc-free",   "components",  "full",     "elbo",         False, "popescu2020",   "second block explains variance only: a surrogate"),
-    Method("sgpr",         "coupled",     "full",     "elbo",         True,  "titsias2009",   "Titsias' collapsed bound", _defaults(solver="closed-form")),
-    Method("fitc",         "coupled",     "full",     "vfitc",        False, "snelson2006",   "FITC's evidence, maximised", _defaults(solver="closed-form")),
-    Method("coupled-nat",  "coupled",     "full",     "elbo",         True,  "hensman2013",   "natural gradients on q(u)", _defaults(solver="natural")),
-    Method("orthnat",      "orthogonal",  "full",     "elbo",         True,  "salimbeni2018", "odsvgp with natural gradients", _defaults(solver="natural")),
-    Method("solvegp-nat",  "solve",       "full",     "elbo",         True,  "shi2020",       "solvegp with natural gradients", _defaults(solver="natural")),
-    Method("dcsvgp-nat",   "conditional", "full",     "elbo",         False, "zhu2023",       "dcsvgp with natural gradients", _defaults(solver="natural", beta2=1e-3)),
+    Method("sgpr",         "coupled",     "full",     "elbo",         True,  "titsias2009",   "Titsias' collapsed bound", _with(solver="closed-form")),
+    Method("fitc",         "coupled",     "full",     "vfitc",        False, "snelson2006",   "FITC's evidence, maximised", _with(solver="closed-form")),
+    Method("coupled-nat",  "coupled",     "full",     "elbo",         True,  "hensman2013",   "natural gradients on q(u)", _with(solver="natural")),
+    Method("orthnat",      "orthogonal",  "full",     "elbo",         True,  "salimbeni2018", "odsvgp with natural gradients", _with(solver="natural")),
+    Method("solvegp-nat",  "solve",       "full",     "elbo",         True,  "shi2020",       "solvegp with natural gradients", _with(solver="natural")),
+    Method("dcsvgp-nat",   "conditional", "full",     "elbo",         False, "zhu2023",       "dcsvgp with natural gradients", _with(solver="natural", beta2=1e-3)),
     Method("decoupled-s",  "separate",    "full",     "elbo",         True,  "salimbeni2018", "own points for the mean, S form: a true bound"),
 ], aliases={"ppgpr": "ppgpr-chol", "coupled": "svgp", "orth": "odsvgp", "svi": "coupled-nat", "vsgpr": "sgpr"})
 # fmt: on

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis
-from duogp.bases.conditional import Conditional
 from duogp.bases.linear_form import LinearForm
 from duogp.bases.marginals import Marginals
 from duogp.likelihoods.base import Likelihood
@@ -60,7 +59,7 @@ class Model(nn.Module):
             self.register_buffer(name, values)
         self.register_buffer("num_data", torch.full((replicates,), float(num_data), dtype=torch.float64))
         # Decided once, on the host: Ω costs nothing when no replicate asks for it.
-        self.uses_omega = isinstance(basis, Conditional) and bool((self.beta2 != 0).any())
+        self.uses_omega = basis.has_omega and bool((self.beta2 != 0).any())
         self._has_priors = any(getattr(m, "prior", None) is not None for m in self.modules())
 
     @property
@@ -92,16 +91,9 @@ class Model(nn.Module):
             data = data * batch.weight
         regulariser = self.beta1 * penalties.kl
         if penalties.omega is not None:
-            regulariser = regulariser + self.beta2 * self.omega_scale(batch.x.shape[-2]) * penalties.omega
+            scale = self.basis.omega_scale(batch.x.shape[-2], self.num_data)
+            regulariser = regulariser + self.beta2 * scale * penalties.omega
         return data, regulariser
-
-    def omega_scale(self, rows: int) -> Tensor | float:
-        """N/B for a block of a fixed partition; 1 for all rows, and for a batch as in the reference code."""
-        return (
-            self.num_data / rows
-            if isinstance(self.basis, Conditional) and self.basis.omega == "blocks"
-            else 1.0
-        )
 
     def loss(self, batch: Batch) -> Tensor:
         """The negative objective per datum, [R]."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from duogp.errors import DataWarning
 from duogp.methods import Method
 from duogp.settings import Settings, as_list
 from duogp.training import Plan, make_schedule
@@ -21,8 +23,8 @@ FULL_OMEGA_ROWS = 5000
 FULL_OMEGA_DEFAULT = 1000
 #: Closed-form SVGP steps from which the decoupled conditionals start.
 WARM_START_STEPS = 100
-#: Rows up to which "auto" prefers the closed form where there is one.
-CLOSED_FORM_ROWS = 500_000
+#: Rows up to which "auto" prefers the closed form where there is one: a step costs about an epoch.
+CLOSED_FORM_ROWS = {"cpu": 50_000, "cuda": 500_000}
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,12 @@ class Decisions:
     refit: bool  # the final q(u) of closed-form training sees the rows held out too
 
 
-def _wants_validation(method: Method, settings: Settings) -> bool:
+def _wants_validation(method: Method, settings: Settings, n: int) -> bool:
     choosing = len(as_list(settings.beta1)) > 1 or len(as_list(settings.beta2)) > 1
     if choosing or settings.early_stopping is not None:
         return choosing or bool(settings.early_stopping)
     # Below β₂ = 1 it is not a bound, and in closed form it overfits: only held-out rows say when to stop.
-    closed = _solver(method, settings, 0) == "closed-form"
+    closed = _solver(method, settings, n) == "closed-form"
     return method.basis == "conditional" and closed and min(_beta2(method, settings, closed)) < 1
 
 
@@ -72,7 +74,7 @@ def make_splits(
         return Splits(np.stack(sets), np.stack(held_out))
     fraction = settings.validation_fraction
     if fraction is None:
-        fraction = 0.1 if _wants_validation(method, settings) else 0.0
+        fraction = 0.1 if _wants_validation(method, settings, len(sets[0])) else 0.0
     size = min(round(fraction * len(sets[0])), len(sets[0]) - 2)
     if size < 1:
         return Splits(np.stack(sets), None)
@@ -86,6 +88,8 @@ def make_splits(
 
 def _row_indices(part: Any, n: int, name: str) -> Rows:
     indices = np.asarray(part)
+    if indices.dtype == bool and indices.shape == (n,):
+        indices = np.flatnonzero(indices)
     if indices.ndim != 1 or indices.dtype.kind not in "iu" or len(indices) < 1:
         raise ValueError(
             f"{name} must hold vectors of row numbers, got shape {indices.shape} of {indices.dtype}"
@@ -114,8 +118,31 @@ def _solver(method: Method, settings: Settings, n: int) -> str:
     if settings.solver == "auto":
         if "solver" in method.defaults:
             return str(method.defaults["solver"])
-        return "closed-form" if _has_closed_form(method) and n <= CLOSED_FORM_ROWS else "stochastic"
+        return (
+            "closed-form"
+            if _has_closed_form(method) and n <= CLOSED_FORM_ROWS[settings.torch_device.type]
+            else "stochastic"
+        )
     return settings.solver
+
+
+def check_settings(method: Method, settings: Settings, given: Mapping[str, Any]) -> None:
+    """Settings that a method has no use for: an error where that changes what is meant, else a warning."""
+    if method.basis != "conditional" and any(as_list(settings.beta2)):
+        raise ValueError(f"beta2 weighs Ω, which only decoupled conditionals have; {method.name!r} has none")
+    idle = []
+    if method.basis != "conditional":
+        idle += ["whitening", "omega", "omega_block", "mean_jitter"]
+    if method.basis != "separate" and not method.has_second_block:
+        idle += ["num_extra"]
+    if method.objective != "gamma-robust":
+        idle += ["gamma", "gpytorch_sign"]
+    if method.basis != "components-eps":
+        idle += ["epsilon"]
+    if not isinstance(settings.kernel, str):
+        idle += ["ard", "output_scale", "initial_lengthscale"]
+    if unused := [name for name in idle if name in given]:
+        warnings.warn(f"{method.name!r} here has no use for {', '.join(unused)}", DataWarning, stacklevel=4)
 
 
 def _beta2(method: Method, settings: Settings, closed: bool) -> list[float]:

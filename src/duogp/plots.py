@@ -93,9 +93,10 @@ def one_dimensional_fit(
         ax.plot(along, np.ravel(truth), color=INK, lw=1, ls=(0, (4, 2)), label="true function")
     ax.plot(along, prediction.mean, color=color, lw=1.8, label="predictive mean")
     ax.scatter(x, target, s=9, color=INK, alpha=0.55, lw=0, zorder=3, label="data")
+    points = gp.inducing_points[:, 0]
     ax.plot(
-        inducing_inputs(gp)[:, 0],
-        np.full(len(inducing_inputs(gp)), 0.02),
+        points,
+        np.full(len(points), 0.02),
         "|",
         transform=ax.get_xaxis_transform(),
         color=VERMILION,
@@ -168,13 +169,6 @@ def predicted_vs_observed(
     ax.set(xlim=limits, ylim=limits, xlabel="predicted (bar: 95 % interval)", ylabel="observed")
     ax.set_aspect("equal")
     return ax
-
-
-def inducing_inputs(gp: GP) -> NDArray[np.float64]:
-    """The inducing points Z of a fitted model [M, used columns] in the user's units."""
-    points: Any = gp.model.basis.inducing
-    z = points.detach().double().cpu().numpy()[0, 0]
-    return z * gp.x_scaler.scale + gp.x_scaler.shift
 
 
 # -- style -------------------------------------------------------------------------------------------------

@@ -47,10 +47,10 @@ class Prediction:
 
     def metrics(self, y: Any) -> dict[str, float]:
         """All metrics of `duogp.metrics` against the targets of the same rows (one output)."""
-        if self.mean.ndim != 1:
+        if self.mean.size != len(self):
             raise ValueError(f"metrics are of one output, this prediction has {self.mean.shape[1]}")
         target = as_target(y, len(self), "y").reshape(-1)
-        return regression_metrics(target, self.mean, self.std, self.noise)
+        return regression_metrics(target, self.mean.reshape(-1), self.std.reshape(-1), self.noise.reshape(-1))
 
     def __len__(self) -> int:
         return len(self.mean)

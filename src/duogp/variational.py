@@ -63,6 +63,10 @@ class Q(nn.Module):
         """‖W L_S‖² + ‖W m‖² = tr W (S + m mᵀ) Wᵀ."""
         return (W @ self.root()).square().sum((-2, -1)) + (W @ self.mean.unsqueeze(-1)).square().sum((-2, -1))
 
+    def spread(self, D: Tensor) -> Tensor:
+        """[D L_S, D m], so that ‖spread‖² = tr D(S + mmᵀ)Dᵀ."""
+        return torch.cat([D @ self.root().to(D), D @ self.mean.to(D).unsqueeze(-1)], -1)
+
     def penalty(self) -> Tensor:
         """KL(m, S ‖ I) = ½ [tr S + mᵀm − log|S| − M]."""
         return 0.5 * (self.trace() + self.mean.square().sum(-1) - self.log_det() - self.size)
@@ -137,6 +141,9 @@ class DiagonalQ(Q):
         mean_part = (W @ self.mean.unsqueeze(-1)).square().sum((-2, -1))
         return (W * self.std.unsqueeze(-2)).square().sum((-2, -1)) + mean_part
 
+    def spread(self, D: Tensor) -> Tensor:
+        return torch.cat([D * self.std.to(D).unsqueeze(-2), D @ self.mean.to(D).unsqueeze(-1)], -1)
+
     def log_det(self) -> Tensor:
         return self.std.square().log().sum(-1)
 
@@ -186,6 +193,9 @@ class PointQ(Q):
     def second_moment(self, W: Tensor) -> Tensor:
         return (W @ self.mean.unsqueeze(-1)).square().sum((-2, -1))
 
+    def spread(self, D: Tensor) -> Tensor:
+        return D @ self.mean.to(D).unsqueeze(-1)
+
     def penalty(self) -> Tensor:
         return 0.5 * self.mean.square().sum(-1)
 
@@ -230,9 +240,8 @@ class ShrunkQ(Q):
 
     def log_det(self) -> Tensor:
         """log|S|; at ε = 0, where it is −∞, the value with which the penalty is zero."""
-        return torch.full_like(
-            self.mean[..., 0], self.size * math.log(self.epsilon) if self.epsilon else -self.size
-        )
+        value = self.size * math.log(self.epsilon) if self.epsilon else -self.size
+        return self.mean.new_full(self.mean.shape[:-1], value)
 
     def num_parameters(self) -> int:
         return 0

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.linear_form import LinearForm
-from duogp.bases.marginals import Features, Marginals, Penalties
+from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties
 from duogp.kernels.base import Kernel
 from duogp.linalg import Numerics
 from duogp.variational import Q
@@ -26,6 +26,8 @@ class Basis(nn.Module, ABC):
 
     kernel: Kernel  # the prior's kernel
     q: Q
+    #: whether the basis has an Ω, weighed by β₂
+    has_omega = False
     #: whether q's mean weighs the features that S belongs to, so that (m, S) is one Gaussian
     mean_shares_features = True
 
@@ -51,9 +53,13 @@ class Basis(nn.Module, ABC):
 
     def mismatch(
         self, x: Tensor, features: Features, factors: Any, numerics: Numerics
-    ) -> tuple[Features, Tensor] | None:
-        """W with Ω = ½ tr W(S + mmᵀ)Wᵀ on these rows, and the features as Ω wants them; None without an Ω."""
+    ) -> tuple[Features, Mismatch] | None:
+        """What Ω of these rows is made of, and the features as Ω wants them; None without an Ω."""
         return None
+
+    def omega_scale(self, rows: int, num_data: Tensor) -> Tensor | float:
+        """What Ω of a batch of so many rows is multiplied by."""
+        return 1.0
 
     def marginals(self, x: Tensor, factors: Any) -> Marginals:
         return self.marginals_of(self.features(x, factors), self.q)
@@ -71,9 +77,9 @@ class Basis(nn.Module, ABC):
         """Marginals and penalties of one batch, sharing features."""
         features = self.features(x, factors)
         omega = None
-        if with_omega and (mismatch := self.mismatch(x, features, factors, numerics)) is not None:
-            features, W = mismatch
-            omega = 0.5 * self.q.second_moment(W).sum(-1)
+        if with_omega and (found := self.mismatch(x, features, factors, numerics)) is not None:
+            features, mismatch = found
+            omega = mismatch.omega(self.q, numerics).sum(-1)
         return self.marginals_of(features, self.q), Penalties(self.kl(factors, self.q).sum(-1), omega)
 
     def initialise(self, generators: Sequence[torch.Generator], mean_scale: float = 1e-3) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from duogp.bases.base import Basis, with_density_offset
 from duogp.bases.linear_form import LinearForm, Probe
-from duogp.bases.marginals import Features
+from duogp.bases.marginals import Features, Mismatch
 from duogp.kernels.base import Kernel
 from duogp.linalg import Factor, Numerics, norm2
 from duogp.variational import Q
@@ -51,6 +51,8 @@ class Conditional(Basis):
 
     In the last two the nugget is part of the model: it is added to the residual variance as well.
     """
+
+    has_omega = True
 
     def __init__(
         self,
@@ -101,23 +103,26 @@ class Conditional(Basis):
             penalty = q.penalty_against(factors.bridge, half_log_det_k - factors.mean.half_log_det())
         return with_density_offset(penalty, q, half_log_det_k)
 
+    def omega_scale(self, rows: int, num_data: Tensor) -> Tensor | float:
+        """N/B for a block of a fixed partition; 1 for all rows, and for a batch as in the reference code."""
+        return num_data / rows if self.omega == "blocks" else 1.0
+
     def prior_root(self, factors: ConditionalFactors) -> Tensor | None:
         return factors.bridge if self.whitening == "Q" else None
 
     def mismatch(
         self, x: Tensor, features: Features, factors: ConditionalFactors, numerics: Numerics
-    ) -> tuple[Features, Tensor]:
-        """W = L_s⁻¹ D, so that WᵀW = DᵀK̃⁻¹D is T of MATH §2.1 in whitened coordinates."""
+    ) -> tuple[Features, Mismatch]:
         phi, phi_k = features.mean, features.residual_features
         assert phi_k is not None
         x, phi_k64 = x.double(), phi_k.double()
         residual = self.kernel(x, x) - phi_k64.mT @ phi_k64  # K̃
-        block = numerics.factor(residual, prior_diagonal=self.kernel.diag(x), jitter=self.nugget)
-        D = (phi - phi_k).mT if self.whitening == "K" else phi.mT - phi_k.mT @ factors.bridge
+        residual, nugget = numerics.jittered(residual, self.kernel.diag(x), self.nugget)
         if self.omega != "batch":  # the nugget is part of the model
-            nugget = block.jitter.to(features.residual.dtype).unsqueeze(-1)
-            features = features._replace(residual=features.residual + nugget)
-        return features, block.L_inv @ D
+            own = nugget.to(features.residual.dtype).unsqueeze(-1)
+            features = features._replace(residual=features.residual + own)
+        D = (phi - phi_k).mT if self.whitening == "K" else phi.mT - phi_k.mT @ factors.bridge
+        return features, Mismatch(residual, D)
 
     def linear_form(self, factors: ConditionalFactors) -> LinearForm:
         mean_probe = Probe(self.mean_kernel, self.inducing.detach())

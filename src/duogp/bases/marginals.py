@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from duogp.linalg import Numerics
+    from duogp.variational import Q
 
 
 class Marginals(NamedTuple):
@@ -27,6 +31,24 @@ class Features(NamedTuple):
     explained: Tensor  # [..., M, n]     featuresᵀ S features
     residual: Tensor  # [..., n]
     residual_features: Tensor | None = None  # φ with residual k − ‖φ‖², where Ω needs it
+
+
+class Mismatch(NamedTuple):
+    """Where the conditional means of two kernels differ on some rows: Ω = ½ tr Dᵀ K̃⁻¹ D (S + mmᵀ)."""
+
+    residual: Tensor  # K̃ with its nugget, float64 [..., n, n]
+    D: Tensor  # [..., n, M]
+
+    def omega(self, q: Q, numerics: Numerics) -> Tensor:
+        """Ω of each latent function."""
+        return numerics.inverse_quadratic(self.residual, q.spread(self.D.double()))
+
+    def gram(self, numerics: Numerics) -> Tensor:
+        """T = DᵀK̃⁻¹D (MATH §2.1), for the optimal q."""
+        L, info = torch.linalg.cholesky_ex(self.residual)
+        numerics.note(info)
+        W = torch.linalg.solve_triangular(L, self.D.double(), upper=False)
+        return W.mT @ W
 
 
 class Penalties(NamedTuple):

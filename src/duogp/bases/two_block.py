@@ -9,7 +9,8 @@ What q(v) is decides the method (MATH §5, §11 B4):
     full             SOLVE-GP (Shi et al. 2020)
     prior covariance the orthogonally decoupled basis, ORTH (Salimbeni et al. 2018): v learns a mean only, so
                      its covariance counts as residual: k − ‖φ‖², in both of ORTH's parametrisations
-    N(0, εI)         DSGPC-ε, a true bound for every ε in (0, 1];  ε = 0 without its KL: DSGPC as published
+    N(0, εI)         DSGPC-ε, a true bound for every ε in (0, 1]; ε‖φ_⊥‖² counts as explained.
+                     ε = 0 without its KL: DSGPC as published
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class TwoBlock(Basis):
     def factors(self, numerics: Numerics) -> TwoBlockFactors:
         z, o = self.inducing.double(), self.orthogonal_inducing.double()
         u = numerics.factor(self.kernel(z, z))
-        # Formed in float64: C is a difference and rounds relative to the prior (MATH §11 A2).
+        # C is a difference and rounds relative to the prior: so does its jitter (MATH §11 A2).
         phi_o = u.whiten(self.kernel(z, o).to(u.L_inv.dtype))
         schur = self.kernel(o, o) - phi_o.double().mT @ phi_o.double()
         return TwoBlockFactors(u, numerics.factor(schur, prior_diagonal=self.kernel.diag(o)), phi_o)

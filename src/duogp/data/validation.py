@@ -51,6 +51,16 @@ def as_matrix(X: Any, name: str = "X", *, min_rows: int = 2) -> NDArray:
     return array
 
 
+def column_names(data: Any) -> list[str] | None:
+    """The names of a frame's or an arrow table's columns; None for what has no names."""
+    names = getattr(data, "column_names", None)  # pyarrow
+    if names is None:
+        names = getattr(data, "columns", None)  # pandas, polars
+    if names is None or callable(names):
+        return None
+    return [str(name) for name in names]
+
+
 def as_target(y: Any, n: int, name: str = "y") -> NDArray:
     """Real targets as a finite ``[n]`` or ``[n, P]`` array; `n` is the number of rows of X."""
     if y is None:

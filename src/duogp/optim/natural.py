@@ -107,7 +107,9 @@ class NaturalGradient:
             new_m = new_root @ (new_root.mT @ (P @ m - rho * (g_m - 2 * g_S @ m)))
         finite = torch.isfinite(new_root.sum((-2, -1)) + new_m.sum((-2, -1)))
         bad = (info != 0) | ~finite
-        self.shrink.mul_(torch.where(bad.flatten(1).any(1), 0.5, 1.0))
+        # Only a step from sound gradients says something about its size.
+        sound = torch.isfinite(g_S.sum((-2, -1)) + g_m.sum((-2, -1)))
+        self.shrink.mul_(torch.where((bad & sound).flatten(1).any(1), 0.5, 1.0))
         keep = bad[..., None, None]
         new_m = torch.where(keep, m, new_m).squeeze(-1)
         return new_m.to(block.mean.dtype), torch.where(keep, root, new_root).to(block.raw_root.dtype)

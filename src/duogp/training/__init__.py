@@ -2,7 +2,7 @@
 
 from duogp.training.feed import Minibatches, Scaling, Table, chunks
 from duogp.training.history import History, Record
-from duogp.training.loop import Callback, Plan, Progression, train
+from duogp.training.loop import Callback, Plan, Progression, settle, train
 from duogp.training.problems import ClosedForm, Problem, Stochastic
 from duogp.training.schedules import SCHEDULES, make_schedule
 
@@ -21,5 +21,6 @@ __all__ = [
     "Table",
     "chunks",
     "make_schedule",
+    "settle",
     "train",
 ]

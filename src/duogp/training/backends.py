@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from duogp.kernels.foreign import Foreign
 from duogp.optim import NaturalGradient
 from duogp.training.problems import Problem
 
@@ -30,6 +31,11 @@ class StepBackend(ABC):
         own = {id(p) for p in natural.parameters} if natural is not None else set()
         self.descended = [p for p in parameters if id(p) not in own]
         self.optimizer = self._make_optimizer(learning_rate)
+
+    @property
+    def tracked(self) -> list[Tensor]:
+        """What a snapshot must hold beside Adam's state."""
+        return self.parameters if self.natural is None else [*self.parameters, self.natural.shrink]
 
     def step(self) -> Tensor:
         """Gradients, then Adam and the natural gradient from the same point."""
@@ -55,7 +61,7 @@ class StepBackend(ABC):
     def set_learning_rate(self, value: float) -> None: ...
 
     def state(self) -> list[Tensor]:
-        """Every tensor of the optimiser, for snapshots."""
+        """Every tensor of Adam's, for snapshots."""
         return [t for s in self.optimizer.state.values() for t in s.values() if isinstance(t, Tensor)]
 
 
@@ -92,10 +98,11 @@ class CapturedGraph(StepBackend):
         return torch.optim.Adam(self.descended, lr=self.rate, capturable=True)
 
     def run(self) -> Tensor:
-        if self.graph is None:
-            self._capture()
-        assert self.graph is not None and self.loss is not None
-        self.graph.replay()
+        with torch.cuda.device(self.parameters[0].device):  # graphs belong to the current device
+            if self.graph is None:
+                self._capture()
+            assert self.graph is not None and self.loss is not None
+            self.graph.replay()
         return self.loss
 
     def set_learning_rate(self, value: float) -> None:
@@ -119,10 +126,16 @@ class CapturedGraph(StepBackend):
             if self.natural is not None:
                 self.natural.shrink.fill_(1.0)
                 self.natural.zero_grad()
+        self.problem.model.numerics.failed.zero_()  # what failed in the discarded steps is forgotten
         self.optimizer.zero_grad(set_to_none=True)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.loss = self.step()
+
+
+def is_capturable(model: nn.Module) -> bool:
+    """Modules written elsewhere (gpytorch kernels, a user's mean) may ask the host; ours do not."""
+    return not any(isinstance(part, Foreign) for part in model.modules())
 
 
 def make_backend(
@@ -131,11 +144,13 @@ def make_backend(
     parameters: list[Tensor],
     learning_rate: float,
     natural: NaturalGradient | None = None,
+    *,
+    capturable: bool = True,
 ) -> StepBackend:
     on_cuda = parameters[0].is_cuda
     if name == "graph" and not on_cuda:
         raise ValueError("backend 'graph' needs parameters on a CUDA device")
     if name not in ("auto", "eager", "graph"):
         raise ValueError(f"backend must be 'auto', 'eager' or 'graph', got {name!r}")
-    captured = name == "graph" or (name == "auto" and on_cuda)
+    captured = name == "graph" or (name == "auto" and on_cuda and capturable)
     return (CapturedGraph if captured else Eager)(problem, parameters, learning_rate, natural)

@@ -1,9 +1,10 @@
 """Never a Cholesky error in the middle of the night.
 
 Steps run optimistically. Every few dozen of them the guard looks at the device flags: all good, it takes a
-snapshot; a factorisation failed or the loss is not finite, it puts the last snapshot back that later steps
-have confirmed, raises the jitter of the replicates concerned tenfold (and halves the learning rate where
-jitter alone does not help) and training goes on.
+snapshot; a factorisation failed or a loss is not finite, it puts the replicates concerned back to the last
+snapshot that later steps have confirmed. A failed factorisation is answered with ten times the jitter. Any
+other loss that is not finite is answered with half the learning rate and, because a negative residual
+variance looks the same from here, with more jitter as long as there is little of it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ logger = logging.getLogger("duogp")
 class Guard:
     MIN_RAISED_JITTER = torch.finfo(torch.float64).eps  # less is lost in rounding: no use in trying
     MAX_JITTER = 1e-1
+    MAX_SUSPECT_JITTER = 1e-3  # where no factorisation failed
     MAX_ROLLBACKS = 25
 
     def __init__(self, model: Model, backend: StepBackend) -> None:
@@ -34,9 +36,8 @@ class Guard:
     @torch.no_grad()
     def _snapshot(self) -> tuple[list[Tensor], list[Tensor]]:
         """The parameters and the optimiser as they are now."""
-        return [p.detach().clone() for p in self.backend.parameters], [
-            t.clone() for t in self.backend.state()
-        ]
+        tracked = [p.detach().clone() for p in self.backend.tracked]
+        return tracked, [t.clone() for t in self.backend.state()]
 
     def save(self) -> None:
         """Remember this state. No loss has been seen at it yet; at the one saved before, it has."""
@@ -45,36 +46,45 @@ class Guard:
     @torch.no_grad()
     def healthy(self, loss: Tensor) -> bool:
         """One look at the device: did every factorisation since the last look succeed, is the loss finite?"""
-        bad = self.model.numerics.failed | ~torch.isfinite(loss)
+        self._failed = self.model.numerics.failed.clone()
+        bad = self._failed | ~torch.isfinite(loss)
         for p in self.backend.parameters:
             bad = bad | ~torch.isfinite(p.reshape(self.model.replicates, -1).sum(1))
         self._bad = bad
         return not bool(bad.any())
 
     @torch.no_grad()
-    def restore(self) -> None:
-        """Back to the last good state."""
-        parameters, saved_state = self._newest = self._good
-        for p, value in zip(self.backend.parameters, parameters, strict=True):
-            p.copy_(value)
+    def restore(self, which: Tensor | None = None) -> None:
+        """Back to the last good state: of all replicates, or of those that are marked."""
+        tracked, saved_state = self._newest = self._good
         state = self.backend.state()
-        if len(state) == len(saved_state):
-            for t, value in zip(state, saved_state, strict=True):
-                t.copy_(value)
-        else:  # saved before the first step created the optimiser's state
-            for t in state:
-                t.zero_()
+        if len(state) != len(saved_state):  # saved before the first step created the optimiser's state
+            saved_state = [torch.zeros_like(t) for t in state]
+        for t, value in zip([*self.backend.tracked, *state], [*tracked, *saved_state], strict=True):
+            t.copy_(self._of_marked(which, value, t))
         self.model.numerics.failed.zero_()
 
+    def _of_marked(self, which: Tensor | None, value: Tensor, current: Tensor) -> Tensor:
+        """The saved value where a replicate is marked; Adam's step count is shared and goes on."""
+        replicates = self.model.replicates
+        if which is None or replicates == 1:
+            return value
+        if value.dim() == 0 or value.shape[0] != replicates:
+            return current
+        return torch.where(which.view(-1, *[1] * (value.dim() - 1)), value, current)
+
     def roll_back(self) -> bool:
-        """Back to the last good state with more jitter; False when there is no more to try."""
-        self.restore()
-        if bool((self._bad & self.at_limit).any()) or self.rollbacks % 3 == 2:
+        """The bad replicates back to their last good state; False when there is no more to try."""
+        self.restore(self._bad)
+        curable = self._failed & ~self.at_limit
+        if bool((self._bad & ~curable).any()) or self.rollbacks % 3 == 2:
             self.rate_factor *= 0.5
-        self.raise_jitter(self._bad)
+        suspect = self._bad & (self.model.numerics.jitter.squeeze(-1) < self.MAX_SUSPECT_JITTER)
+        self.raise_jitter(curable | suspect)
         logger.info(
-            "rolled back to the last good state; relative jitter now %.1e",
+            "rolled back to the last good state; relative jitter now %.1e, learning rate × %g",
             float(self.model.numerics.jitter.max()),
+            self.rate_factor,
         )
         return self.rollbacks < self.MAX_ROLLBACKS
 

@@ -26,6 +26,7 @@ class History:
     records: list[Record] = field(default_factory=list)
     solver: str = ""
     best_epoch: int | None = None
+    validation_nll: float | None = None  # of the state that training left
     stopped_early: bool = False
     rollbacks: int = 0
     jitter: float | None = None
@@ -47,10 +48,12 @@ class History:
 
     def to_dict(self) -> dict[str, Any]:
         columns = {name: self.series(name) for name in ("epoch", "loss", "validation_nll", "seconds")}
+        strict = {k: [None if v is None or v != v else v for v in column] for k, column in columns.items()}
         return {
-            **columns,
+            **strict,  # a loss that was rolled back is NaN, which JSON does not know
             "solver": self.solver,
             "best_epoch": self.best_epoch,
+            "best_validation_nll": self.validation_nll,
             "stopped_early": self.stopped_early,
             "rollbacks": self.rollbacks,
             "jitter": self.jitter,

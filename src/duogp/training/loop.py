@@ -13,7 +13,7 @@ from duogp.errors import NumericalWarning
 from duogp.model import Batch, Model
 from duogp.objectives import elbo, vfitc
 from duogp.optim import NaturalGradient
-from duogp.training.backends import Backend, make_backend
+from duogp.training.backends import Backend, is_capturable, make_backend
 from duogp.training.guard import Guard
 from duogp.training.history import History, Record
 from duogp.training.problems import ClosedForm, Problem
@@ -59,16 +59,34 @@ def train(
     callbacks: Sequence[Callback] = (),
 ) -> list[History]:
     """Train all replicates; returns one history for each. Never raises for numerical trouble."""
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")  # TF32 in φ makes variances negative (MATH §11 C3)
+    try:
+        return _train(model, problem, plan, validation, callbacks)
+    finally:
+        torch.set_float32_matmul_precision(precision)
+
+
+def _train(
+    model: Model, problem: Problem, plan: Plan, validation: Batch | None, callbacks: Sequence[Callback]
+) -> list[History]:
     parameters: list[torch.Tensor] = [p for p in model.parameters() if p.requires_grad]
     if isinstance(problem, ClosedForm):  # q(u) is solved for, not descended
         of_q = {id(p) for p in model.basis.q.parameters()}
         parameters = [p for p in parameters if id(p) not in of_q]
+    if not parameters:
+        if isinstance(problem, ClosedForm):  # everything but q(u) is given, and q(u) has a formula
+            problem.finish()
+            return [History(solver="closed-form") for _ in range(model.replicates)]
+        raise ValueError("there is nothing to train: every parameter is fixed")
     natural = None
     if plan.natural_rate is not None:
         # The ELBO and VFITC keep the precision positive by themselves, predictive objectives do not.
         guarded = model.objective not in (elbo, vfitc)
         natural = NaturalGradient(model.basis, model.num_data, plan.natural_rate, always_positive=guarded)
-    backend = make_backend(plan.backend, problem, parameters, plan.learning_rate, natural)
+    backend = make_backend(
+        plan.backend, problem, parameters, plan.learning_rate, natural, capturable=is_capturable(model)
+    )
     guard = Guard(model, backend)
     best = None if validation is None else BestState(model, parameters, plan.patience)
     solver = "closed-form" if isinstance(problem, ClosedForm) else "natural" if natural else "stochastic"
@@ -79,6 +97,7 @@ def train(
     start = time.perf_counter()
     step = 0
     exhausted = False
+    latest: torch.Tensor | None = None  # validation NLL when it was last looked at
 
     with Progress("training", plan.epochs, plan.verbose) as bar:
         for epoch in range(1, plan.epochs + 1):
@@ -88,7 +107,7 @@ def train(
                 rate = plan.learning_rate * plan.schedule(step / total_steps) * guard.rate_factor
                 backend.set_learning_rate(rate)
                 if natural is not None and plan.natural_rate is not None:
-                    natural.set_rate(plan.natural_rate * ramp(step / total_steps))
+                    natural.set_rate(plan.natural_rate * ramp(step / total_steps) * guard.rate_factor)
                 problem.select(i)
                 loss = backend.run()
                 loss_sum += loss
@@ -107,19 +126,20 @@ def train(
             due = epoch % plan.evaluate_every == 0 or epoch == plan.epochs or exhausted
             nll = None
             stop = exhausted
+            stopped_before = [] if best is None else list(best.stopped)
             if best is not None and validation is not None and due:
                 if isinstance(problem, ClosedForm):
                     problem.finish()
-                scores = mean_nll(model, validation)
-                nll = scores.tolist()
-                stop |= best.update(scores, epoch)
+                latest = mean_nll(model, validation)
+                nll = latest.tolist()
+                stop |= best.update(latest, epoch)
             if due or callbacks or epoch == 1:
                 seconds = time.perf_counter() - start
                 losses = (loss_sum / problem.steps_per_epoch).tolist()
                 for r, history in enumerate(histories):
-                    history.records.append(
-                        Record(epoch, losses[r], seconds, None if nll is None else nll[r], rate)
-                    )
+                    if best is None or not stopped_before[r]:
+                        record = Record(epoch, losses[r], seconds, None if nll is None else nll[r], rate)
+                        history.records.append(record)
                 newest = [history.records[-1] for history in histories]
                 for callback in callbacks:
                     stop |= bool(callback(Progression(epoch, model, newest)))
@@ -135,11 +155,20 @@ def train(
         guard.roll_back()
     if best is not None and plan.restore_best and bool(torch.isfinite(best.nll).any()):
         best.restore()
-    _settle(model, problem, guard)
+    settle(model, problem, guard)
+    left = None
+    if best is not None and validation is not None:
+        left = (
+            best.nll if plan.restore_best else latest if latest is not None else mean_nll(model, validation)
+        )
+    for p in model.parameters():
+        p.grad = None  # a fitted model carries no gradients around
     for r, history in enumerate(histories):
         history.seconds = time.perf_counter() - start
         history.rollbacks = guard.rollbacks
         history.jitter = float(model.numerics.jitter[r])
+        if left is not None:
+            history.validation_nll = float(left[r])
         if best is not None:
             history.best_epoch = best.epoch[r]
             history.stopped_early = best.stopped[r]
@@ -156,7 +185,7 @@ def train(
 
 
 @torch.no_grad()
-def _settle(model: Model, problem: Problem, guard: Guard) -> None:
+def settle(model: Model, problem: Problem, guard: Guard | None = None) -> None:
     """Leave with jitter under which the final state factorises and the final q(u) is finite."""
     failed = model.numerics.failed
     restored = False
@@ -170,9 +199,13 @@ def _settle(model: Model, problem: Problem, guard: Guard) -> None:
             bad |= ~torch.isfinite(p.reshape(model.replicates, -1).sum(1))
         if not bool(bad.any()):
             return
-        if not bool((bad & guard.at_limit).any()):
-            guard.raise_jitter(bad)
-        elif not restored:  # the last steps went where nothing helps: the state before them worked
+        jitter = model.numerics.jitter
+        at_limit = jitter.squeeze(-1) >= Guard.MAX_JITTER
+        if not bool((bad & at_limit).any()):
+            jitter.copy_(torch.where(bad.unsqueeze(-1), (jitter * 10).clamp(1e-12, Guard.MAX_JITTER), jitter))
+            if guard is not None:
+                guard.rollbacks += 1
+        elif guard is not None and not restored:  # the last steps went where nothing helps
             guard.restore()
             restored = True
         else:

@@ -15,6 +15,7 @@ from duogp.training.feed import Minibatches, Table, chunks
 class Problem(ABC):
     """`select` chooses the rows of step i (outside the captured step); `backward` is its mathematics."""
 
+    model: Model
     steps_per_epoch: int
 
     def start_epoch(self) -> None:
@@ -58,12 +59,12 @@ class ClosedForm(Problem):
     steps_per_epoch = 1
 
     def __init__(self, model: Model, table: Table, rows: Tensor, chunk: int) -> None:
+        self.model = model
         self.objective = CollapsedObjective(model, chunks(table, rows, chunk))
 
     def backward(self) -> Tensor:
         return self.objective.backward()
 
     def finish(self) -> None:
-        model = self.objective.model
         best = self.objective.solve()
-        model.basis.q.set_(best.mean, best.root)
+        self.model.basis.q.set_(best.mean, best.root)

@@ -19,10 +19,12 @@ def mean_nll(model: Model, batch: Batch) -> Tensor:
     total = torch.zeros(model.replicates, dtype=torch.float64, device=batch.x.device)
     for part in _pieces(batch, CHUNK):
         f = model.marginals(part.x, factors)
-        total += model.likelihood.bind(part.noise).log_predictive(part.y, f.mean, f.variance).double().sum(-1)
+        density = model.likelihood.bind(part.noise).log_predictive(part.y, f.mean, f.variance).double()
+        total += (density if part.weight is None else density * part.weight).sum(-1)
     bad = model.numerics.failed.clone()
     model.numerics.failed.copy_(failed_before)
-    nll = -total / batch.x.shape[-2]
+    rows = batch.x.shape[-2] if batch.weight is None else batch.weight.double().sum(-1)
+    nll = -total / rows
     return torch.where(bad | ~torch.isfinite(nll), torch.inf, nll)
 
 
@@ -33,6 +35,7 @@ def _pieces(batch: Batch, size: int) -> list[Batch]:
             batch.x[:, i : i + size],
             batch.y[..., i : i + size],
             None if batch.noise is None else batch.noise[..., i : i + size],
+            None if batch.weight is None else batch.weight[..., i : i + size],
         )
         for i in range(0, n, size)
     ]

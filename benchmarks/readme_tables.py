@@ -1,0 +1,191 @@
+"""The tables of README.md that come from the registry and from the results files.
+
+    python benchmarks/readme_tables.py           rewrite what stands between the markers
+    python benchmarks/readme_tables.py --check   change nothing; exit status 1 when something is out of date
+
+A table NAME stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from duogp.bench.results import Results
+from duogp.bench.suite import Suite, load_suite
+from duogp.bench.tables import Comparison, compare
+from duogp.methods import METHODS, Method
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+SUITES = ROOT / "benchmarks" / "suites"
+RACE = ROOT / "benchmarks" / "results" / "closed_form_race.json"
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1) -> str:
+    """A table whose first columns are text and whose others are numbers, set to the right."""
+    rule = ["---" if i < text_columns else "---:" for i in range(len(head))]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *rows))
+
+
+# -- the registry ------------------------------------------------------------------------------------------
+
+
+def methods() -> str:
+    rows = []
+    for m in METHODS.values():
+        names = [m.name, *(alias for alias, target in METHODS.aliases.items() if target == m.name)]
+        rows.append(
+            (
+                ", ".join(f"`{name}`" for name in names),
+                m.basis,
+                m.q,
+                m.objective,
+                "yes" if m.is_bound else "no",
+                m.variational_parameters,
+                short_reference(m),
+            )
+        )
+    head = ("method", "basis", "q(u)", "objective", "bound", "variational parameters", "paper")
+    return markdown(head, rows, text_columns=len(head))
+
+
+def short_reference(method: Method) -> str:
+    """``A, B, C 2013, Title`` → ``A et al. 2013``; the year is that of the citation's key."""
+    authors = []
+    for part in method.reference.split(", "):
+        words = part.split()
+        if len(words) > 2 or (len(words) == 2 and not words[1].isdigit()):
+            break  # the title
+        authors.append(words[0])
+        if len(words) == 2:
+            break
+    who = " and ".join(authors) if len(authors) < 3 else f"{authors[0]} et al."
+    return f"{who} {method.citation[-4:]}"
+
+
+# -- a suite beside its paper ------------------------------------------------------------------------------
+
+
+def paper_dc() -> str:
+    suite = load_suite(SUITES / "paper_dc.toml")
+    results = Results.read(suite.results)
+    rows = compare(suite, results)
+    blocks = [_paper_block(rows, metric) for metric in suite.metrics]
+    return "\n\n".join([*blocks, _verdict(suite, rows), _where(suite, results)])
+
+
+def _paper_block(rows: Sequence[Comparison], metric: str) -> str:
+    """One line per data set, one column per method: the paper's number / ours."""
+    mine = [row for row in rows if row.metric == metric]
+    labels = list(dict.fromkeys(row.method for row in mine))
+    head = [metric.upper()] + [f"{label} ({_splits(mine, label)})" for label in labels]
+    lines = []
+    for data in dict.fromkeys(row.data for row in mine):
+        cells = {row.method: row for row in mine if row.data == data}
+        lines.append([data, *(_pair(cells[label]) for label in labels)])
+    return markdown(head, lines)
+
+
+def _splits(rows: Sequence[Comparison], label: str) -> str:
+    counts = sorted({row.splits for row in rows if row.method == label})
+    return "–".join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))
+
+
+def _pair(row: Comparison) -> str:
+    paper, ours = ("–" if v is None else f"{v:.3f}".replace("-", "−") for v in (row.paper, row.ours))
+    return f"{paper} / {ours}" + (" †" if row.within is False else "")
+
+
+def _verdict(suite: Suite, rows: Sequence[Comparison]) -> str:
+    parts = []
+    for label in dict.fromkeys(row.method for row in rows):
+        judged = [row for row in rows if row.method == label and row.within is not None]
+        parts.append(f"{label} {sum(row.within is True for row in judged)} of {len(judged)}")
+    relative, absolute = suite.tolerance["rmse_relative"], suite.tolerance["nll"]
+    return (
+        "Each cell: the paper's mean over ten splits / ours, over the number of splits in the column's head. "
+        f"No more than {100 * relative:.0f} % (RMSE) or {absolute} (NLL) worse than the paper are "
+        f"{', '.join(parts)} cells; † marks the others."
+    )
+
+
+def _where(suite: Suite, results: Results) -> str:
+    cells = [row for cell in suite.cells() if (row := results.ok(cell)) is not None]
+    devices = sorted({str(row["device_name"]) for row in cells})
+    torch = sorted({str(row["versions"]["torch"]) for row in cells})
+    return (
+        f"{', '.join(devices)}, torch {', '.join(torch)}, {', '.join(sorted({r['dtype'] for r in cells}))}."
+    )
+
+
+# -- the race ----------------------------------------------------------------------------------------------
+
+
+def race() -> str:
+    found: dict[str, Any] = json.loads(RACE.read_text(encoding="utf-8"))
+    lines = []
+    for row in found["rows"]:
+        peer, ours = row["gpytorch"], row["duogp"][-1]
+        lines.append(
+            (
+                f"{row['data']} (M = {row['num_inducing']})",
+                f"{peer['seconds']:.1f}",
+                f"{peer['nll']:.3f}".replace("-", "−"),
+                f"{ours['seconds']:.2f}",
+                str(ours["steps"]),
+                f"{ours['nll']:.3f}".replace("-", "−"),
+                f"{row['ratio']:.0f} ×" if row["reached"] else "not reached",
+            )
+        )
+    epochs = ", ".join(sorted({str(row["epochs"]) for row in found["rows"]}))
+    head = ("data", f"gpytorch, {epochs} epochs: s", "NLL", "duogp, closed form: s", "steps", "NLL", "faster")
+    versions = found["versions"]
+    names = ("duogp", "gpytorch", "torch", "python")
+    where = f"{found['device']}; " + ", ".join(f"{name} {versions[name]}" for name in names) + "; float64."
+    return f"{markdown(head, lines)}\n\n{where}"
+
+
+# -- the file ----------------------------------------------------------------------------------------------
+
+TABLES: dict[str, Callable[[], str]] = {
+    "methods": methods,
+    "benchmark:paper_dc": paper_dc,
+    "benchmark:race": race,
+}
+
+
+def rewrite(text: str) -> str:
+    """The text with every table as it should be."""
+    for name, make in TABLES.items():
+        pattern = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- /{re.escape(name)} -->)", re.S)
+        if len(pattern.findall(text)) != 1:
+            raise ValueError(f"README.md must have one <!-- {name} --> and one <!-- /{name} -->")
+        table = make()
+        text = pattern.sub(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)  # type: ignore[misc]
+    return text
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="only say whether README.md is in sync")
+    options = parser.parse_args(arguments)
+    before = README.read_text(encoding="utf-8")
+    after = rewrite(before)
+    if options.check:
+        if before != after:
+            print("README.md is out of date: run python benchmarks/readme_tables.py", file=sys.stderr)
+        return int(before != after)
+    README.write_text(after, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
