@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duogp.bases import Basis, Conditional, Coupled, Separate, TwoBlock
+from duogp.bases import Basis, Conditional, Coupled, Hybrid, Separate, TwoBlock
 from duogp.kernels import Kernel, Scale, Stationary, make_kernel
 from duogp.likelihoods import GaussianLikelihood, Likelihood
 from duogp.linalg import Numerics
@@ -96,8 +96,15 @@ def components_eps(parts: Ingredients) -> Basis:
     return TwoBlock(parts.new_kernel(), parts.inducing, parts.orthogonal, BlockQ(parts.q_u(), q_v))
 
 
+def hybrid(parts: Ingredients) -> Basis:
+    """γ for the mean alone, with plain coefficients."""
+    columns = parts.settings.mean_columns
+    return Hybrid(parts.new_kernel(), parts.inducing, parts.orthogonal, parts.q_u(), columns=columns)
+
+
 BASES: dict[str, Callable[[Ingredients], Basis]] = {
     "coupled": coupled,
+    "hybrid": hybrid,
     "solve": solve,
     "orthogonal": orthogonal,
     "components": components,

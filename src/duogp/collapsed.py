@@ -157,6 +157,8 @@ def row_weights(model: Model, batch: Batch, features: Features) -> Tensor:
 def statistics(model: Model, batch: Batch, features: Features, T: Tensor | None) -> Statistics:
     weights = row_weights(model, batch, features).double()
     target = batch.y - model.mean(batch.x.unsqueeze(-3))
+    if features.offset is not None:
+        target = target - features.offset
     psi = features.mean.double()  # a Gram matrix over s² must stay positive next to I: never in float32
     weighted = psi * weights.unsqueeze(-2)
     gram = mean_gram = weighted @ psi.mT
@@ -187,6 +189,8 @@ def optimum(model: Model, factors: Any, stats: Statistics) -> Optimum:
     q = model.basis.q
     P = precision(stats.gram)
     moment = stats.moment / beta1.squeeze(-1)
+    if (centre := model.basis.prior_mean(factors)) is not None:
+        moment = moment + centre.double()
     if len(q.parts()) == 1 and stats.mean_gram is stats.gram:
         root = inverse_root(P)
         return Optimum((root @ (root.mT @ moment.unsqueeze(-1))).squeeze(-1), root)

@@ -219,7 +219,7 @@ class GP:
         return out
 
     def num_variational_parameters(self) -> int:
-        return self.model.basis.q.num_parameters()
+        return self.model.basis.num_variational_parameters()
 
     # -- helpers ---------------------------------------------------------------------------------------------
 

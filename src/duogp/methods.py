@@ -48,19 +48,21 @@ class Method:
     @property
     def has_second_block(self) -> bool:
         """Whether a second set of points stands orthogonal to the first."""
-        return self.basis in ("solve", "orthogonal", "components", "components-eps")
+        return self.basis in ("solve", "orthogonal", "hybrid", "components", "components-eps")
 
     def num_variational_parameters(self, num_inducing: int, num_extra: int | None = None) -> int:
         """Size of q for one output: its means and its covariances."""
         m, e = num_inducing, num_inducing if num_extra is None else num_extra
-        mean = {"separate": e, "orthogonal": m + e, "solve": m + e}.get(self.basis, m)
+        mean = {"separate": e, "orthogonal": m + e, "hybrid": m + e, "solve": m + e}.get(self.basis, m)
         size = COVARIANCE_SIZE[self.q]
         return mean + size(m) + (size(e) if self.basis == "solve" else 0)
 
     @property
     def variational_parameters(self) -> str:
         """The count as a formula in M (inducing points) and E (extra points)."""
-        mean = {"separate": "E", "orthogonal": "M + E", "solve": "M + E"}.get(self.basis, "M")
+        mean = {"separate": "E", "orthogonal": "M + E", "hybrid": "M + E", "solve": "M + E"}.get(
+            self.basis, "M"
+        )
         covariance = COVARIANCE_FORMULA[self.q]
         return mean + covariance + (covariance.replace("M", "E") if self.basis == "solve" else "")
 
@@ -128,6 +130,8 @@ METHODS = Registry([
     Method("orthnat",      "orthogonal",  "full",     "elbo",         True,  "salimbeni2018", "odsvgp with natural gradients", _with(solver="natural")),
     Method("solvegp-nat",  "solve",       "full",     "elbo",         True,  "shi2020",       "solvegp with natural gradients", _with(solver="natural")),
     Method("dcsvgp-nat",   "conditional", "full",     "elbo",         False, "zhu2023",       "dcsvgp with natural gradients", _with(solver="natural", beta2=1e-3)),
+    Method("hybrid",       "hybrid",      "full",     "elbo",         True,  "salimbeni2018", "extra mean points with plain coefficients"),
+    Method("hybrid-nat",   "hybrid",      "full",     "elbo",         True,  "salimbeni2018", "hybrid with natural gradients", _with(solver="natural")),
     Method("decoupled-s",  "separate",    "full",     "elbo",         True,  "salimbeni2018", "own points for the mean, S form: a true bound"),
 ], aliases={"ppgpr": "ppgpr-chol", "coupled": "svgp", "orth": "odsvgp", "svi": "coupled-nat", "vsgpr": "sgpr"})
 # fmt: on

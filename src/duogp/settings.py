@@ -35,6 +35,7 @@ class Settings:
     learn_noise: bool | None = None  #: on, unless fixed noise is given
     log_prior: str = "whitened"  #: of a point q(u): "whitened" or "unwhitened" (MATH §4)
     gamma: float = 1.03  #: of the γ-robust objective
+    mean_columns: int | None = None  #: of the hybrid basis: columns of k(γ, γ) that a step sees; all
     epsilon: float = 0.1  #: of DSGPC-ε: how far the second block is shrunk, in (0, 1]
     gpytorch_sign: bool = False  #: of the γ-robust normaliser, for comparison only
 
@@ -79,7 +80,7 @@ class Settings:
                 object.__setattr__(self, name, str(value).removeprefix("torch."))
         for name in ("batch_size", "patience"):
             _positive_int(name, getattr(self, name))
-        for name in ("num_inducing", "num_extra", "epochs", "evaluate_every", "omega_block"):
+        for name in ("num_inducing", "num_extra", "epochs", "evaluate_every", "omega_block", "mean_columns"):
             if getattr(self, name) is not None:
                 _positive_int(name, getattr(self, name))
         for name in ("learning_rate", "initial_lengthscale", "jitter", "mean_jitter"):

@@ -3,6 +3,7 @@
 from duogp.bases.base import Basis
 from duogp.bases.conditional import Conditional
 from duogp.bases.coupled import Coupled
+from duogp.bases.hybrid import Hybrid
 from duogp.bases.linear_form import LinearForm, Probe
 from duogp.bases.marginals import Features, Marginals, Penalties, clamp_variance
 from duogp.bases.separate import Separate
@@ -13,6 +14,7 @@ __all__ = [
     "Conditional",
     "Coupled",
     "Features",
+    "Hybrid",
     "LinearForm",
     "Marginals",
     "Penalties",

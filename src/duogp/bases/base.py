@@ -51,6 +51,17 @@ class Basis(nn.Module, ABC):
         """V with VᵀV = P⁻¹ for the prior N(0, P) of the whitened variable; None where P = I."""
         return None
 
+    def prior_mean(self, factors: Any) -> Tensor | None:
+        """Where the prior of the whitened variable is centred, for the optimal q; None at zero."""
+        return None
+
+    def draw(self, generators: Sequence[torch.Generator]) -> None:
+        """Draw what the next step needs to draw (outside the captured step); one generator a replicate."""
+
+    def num_variational_parameters(self) -> int:
+        """Variational parameters of one latent function."""
+        return self.q.num_parameters()
+
     def mismatch(
         self, x: Tensor, features: Features, factors: Any, numerics: Numerics
     ) -> tuple[Features, Mismatch] | None:
@@ -65,8 +76,9 @@ class Basis(nn.Module, ABC):
         return self.marginals_of(self.features(x, factors), self.q)
 
     def marginals_of(self, features: Features, q: Q) -> Marginals:
+        mean = q.mean_of(features.mean)
         return Marginals(
-            mean=q.mean_of(features.mean),
+            mean=mean if features.offset is None else mean + features.offset,
             residual=features.residual,
             explained=q.variance_of(features.explained),
         )

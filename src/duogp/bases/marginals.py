@@ -31,6 +31,7 @@ class Features(NamedTuple):
     explained: Tensor  # [..., M, n]     featuresᵀ S features
     residual: Tensor  # [..., n]
     residual_features: Tensor | None = None  # φ with residual k − ‖φ‖², where Ω needs it
+    offset: Tensor | None = None  # a part of the mean that q does not weigh, [..., n]
 
 
 class Mismatch(NamedTuple):

@@ -46,6 +46,7 @@ class Stochastic(Problem):
 
     def select(self, step: int) -> None:
         self.rows.copy_(self._epoch[step])
+        self.model.basis.draw(self.batches.generators)
 
     def backward(self) -> Tensor:
         loss = self.model.loss(self.table.gather(self.rows))
