@@ -81,20 +81,11 @@ class CapturedGraph(StepBackend):
     """The whole step (gather, loss, backward, Adam) as one CUDA graph; the learning rate is on the device."""
 
     WARM_UP_STEPS = 3
-
-    def __init__(
-        self,
-        problem: Problem,
-        parameters: list[Tensor],
-        learning_rate: float,
-        natural: NaturalGradient | None = None,
-    ) -> None:
-        self.rate = torch.tensor(learning_rate, dtype=torch.float32, device=parameters[0].device)
-        super().__init__(problem, parameters, learning_rate, natural)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.loss: Tensor | None = None
+    graph: torch.cuda.CUDAGraph | None = None
+    loss: Tensor | None = None
 
     def _make_optimizer(self, learning_rate: float) -> torch.optim.Adam:
+        self.rate = torch.tensor(learning_rate, dtype=torch.float32, device=self.parameters[0].device)
         return torch.optim.Adam(self.descended, lr=self.rate, capturable=True)
 
     def run(self) -> Tensor:
