@@ -29,7 +29,9 @@ class StepBackend(ABC):
         self.parameters = parameters
         self.natural = natural
         own = {id(p) for p in natural.parameters} if natural is not None else set()
-        self.descended = [p for p in parameters if id(p) not in own]
+        # Adam wants something to hold even where the natural gradient moves everything.
+        idle = nn.Parameter(torch.zeros((), device=parameters[0].device))
+        self.descended = [p for p in parameters if id(p) not in own] or [idle]
         self.optimizer = self._make_optimizer(learning_rate)
 
     @property
@@ -103,9 +105,8 @@ class CapturedGraph(StepBackend):
         before = [p.detach().clone() for p in self.parameters]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(
-            stream
-        ):  # lazy initialisation (workspaces, optimiser state) must not be captured
+        # Lazy initialisation (workspaces, optimiser state) must not be captured: it happens here.
+        with torch.cuda.stream(stream):
             for _ in range(self.WARM_UP_STEPS):
                 self.step()
         torch.cuda.current_stream().wait_stream(stream)
