@@ -57,11 +57,14 @@ class GP:
         self._form: LinearForm | None = None
 
     def __repr__(self) -> str:
-        basis = self.model.basis
-        return (
-            f"GP(method={self.method.name!r}, inputs={len(self.columns)}, "
-            f"outputs={len(self.y_scaler.scale)}, inducing={basis.q.size}, solver={self.history.solver!r})"
-        )
+        parts = {
+            "method": self.method.name,
+            "inputs": len(self.columns),
+            "outputs": len(self.y_scaler.scale),
+            "inducing": len(self.inducing_points),
+            "solver": self.history.solver,
+        }
+        return f"GP({', '.join(f'{name}={value!r}' for name, value in parts.items())})"
 
     # -- prediction ------------------------------------------------------------------------------------------
 
@@ -227,7 +230,7 @@ class GP:
         """Rows in scaled units on the model's device, float64."""
         names = column_names(X)
         if names is not None and self.column_names is not None and names != self.column_names:
-            raise ValueError(f"X has columns {names}, but the model was fitted on {self.column_names}")
+            raise ValueError(f"X: {_column_difference(names, self.column_names)}")
         array = as_matrix(X, "X", min_rows=1)
         if array.shape[1] != len(self.columns):
             raise ValueError(
@@ -263,6 +266,19 @@ def _count(n: Any) -> int:
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
         raise ValueError(f"n must be a positive integer, got {n!r}")
     return int(n)
+
+
+def _column_difference(given: list[str], expected: list[str]) -> str:
+    missing = [name for name in expected if name not in given]
+    strange = [name for name in given if name not in expected]
+    if not missing and not strange:
+        return f"the columns are those of the fit in another order; expected {', '.join(expected[:8])}, ..."
+    parts = [
+        f"{what} {', '.join(names[:8])}"
+        for what, names in (("missing", missing), ("unknown", strange))
+        if names
+    ]
+    return f"the columns are not those of the fit: {'; '.join(parts)}"
 
 
 def _generator(seed: int | None) -> torch.Generator:

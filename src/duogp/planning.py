@@ -142,7 +142,9 @@ def check_settings(method: Method, settings: Settings, given: Mapping[str, Any])
     if not isinstance(settings.kernel, str):
         idle += ["ard", "output_scale", "initial_lengthscale"]
     if unused := [name for name in idle if name in given]:
-        warnings.warn(f"{method.name!r} here has no use for {', '.join(unused)}", DataWarning, stacklevel=4)
+        warnings.warn(
+            f"{method.name!r} has no use for {', '.join(unused)}: ignored", DataWarning, stacklevel=4
+        )
 
 
 def _beta2(method: Method, settings: Settings, closed: bool) -> list[float]:

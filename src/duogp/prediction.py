@@ -15,7 +15,7 @@ from duogp.metrics import regression_metrics
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """Arrays [n], or [n, outputs] for several outputs, in the units of the targets."""
 
@@ -41,7 +41,8 @@ class Prediction:
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """The central interval that holds a new observation with the given probability."""
         if not 0 < level < 1:
-            raise ValueError(f"level must be in (0, 1), got {level}")
+            hint = f"; did you mean {level / 100:g}?" if 1 < level < 100 else ""
+            raise ValueError(f"level must be in (0, 1), got {level}{hint}")
         half = float(ndtri(0.5 + level / 2)) * self.std
         return self.mean - half, self.mean + half
 
@@ -49,8 +50,13 @@ class Prediction:
         """All metrics of `duogp.metrics` against the targets of the same rows (one output)."""
         if self.mean.size != len(self):
             raise ValueError(f"metrics are of one output, this prediction has {self.mean.shape[1]}")
+        if np.shape(y)[:1] != (len(self),):
+            raise ValueError(f"y has {len(np.atleast_1d(y))} rows, but the prediction has {len(self)}")
         target = as_target(y, len(self), "y").reshape(-1)
         return regression_metrics(target, self.mean.reshape(-1), self.std.reshape(-1), self.noise.reshape(-1))
+
+    def __repr__(self) -> str:
+        return f"Prediction({len(self)} rows, average mean {self.mean.mean():.4g}, std {self.std.mean():.4g})"
 
     def __len__(self) -> int:
         return len(self.mean)

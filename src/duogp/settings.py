@@ -78,6 +78,8 @@ class Settings:
                 object.__setattr__(self, name, value.tolist())
             elif isinstance(value, torch.dtype):
                 object.__setattr__(self, name, str(value).removeprefix("torch."))
+            elif name == "dtype" and isinstance(value, type | np.dtype):  # np.float32
+                object.__setattr__(self, name, np.dtype(value).name)
         for name in ("batch_size", "patience"):
             _positive_int(name, getattr(self, name))
         for name in ("num_inducing", "num_extra", "epochs", "evaluate_every", "omega_block", "mean_columns"):

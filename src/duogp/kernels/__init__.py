@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import re
 from typing import Any
 
@@ -66,7 +67,9 @@ def make_kernel(spec: str | Kernel | Any, dims: int, *, ard: bool = True, scale:
         return GPyTorchKernel(copy.deepcopy(spec))
     kind = KERNELS.get(re.sub(r"[^a-z0-9]", "", spec.lower())) if isinstance(spec, str) else None
     if kind is None:
-        raise ValueError(f"unknown kernel {spec!r}; the names are {', '.join(KERNELS)}")
+        near = difflib.get_close_matches(str(spec).lower(), KERNELS, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown kernel {spec!r}{hint} The names are {', '.join(KERNELS)}")
     # The constant kernel is the one that looks at no column of x.
     kernel = Constant() if kind is Constant else kind(dims, ard=ard)
     return Scale(kernel) if scale else kernel

@@ -19,7 +19,7 @@ class Record:
     learning_rate: float | None = None
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """The course of one fit."""
 
@@ -32,6 +32,10 @@ class History:
     jitter: float | None = None
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        last = f", epoch {self.records[-1].epoch}, loss {self.records[-1].loss:.4g}" if self.records else ""
+        return f"History({self.solver}{last}, {self.seconds:.1f} s, {self.rollbacks} rollbacks)"
 
     def __len__(self) -> int:
         return len(self.records)

@@ -172,6 +172,11 @@ def _train(
         if best is not None:
             history.best_epoch = best.epoch[r]
             history.stopped_early = best.stopped[r]
+            if plan.restore_best:
+                ended = history.records[-1].epoch if history.records else 0
+                history.notes.append(
+                    f"kept epoch {best.epoch[r]} of {ended}, the best on the validation rows"
+                )
     if guard.rollbacks:
         message = (
             f"{guard.rollbacks} numerical difficulties during training (a covariance that could not be "
