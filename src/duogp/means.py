@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +11,12 @@ from torch import Tensor, nn
 from duogp.kernels.foreign import Foreign
 
 
-class Mean(nn.Module):
+class Mean(nn.Module, ABC):
     """A prior mean function."""
 
+    @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
         """[*b, n, d] → [*b, n]."""
-        raise NotImplementedError
 
 
 class Zero(Mean):

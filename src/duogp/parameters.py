@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
@@ -75,11 +76,12 @@ class Positive(nn.Module):
         return inverse_softplus(shifted) if self.transform == "softplus" else shifted.log()
 
 
-class Prior:
-    """log p(value), elementwise, up to nothing: normalised densities."""
+class Prior(ABC):
+    """A normalised log density, elementwise."""
 
+    @abstractmethod
     def __call__(self, value: Tensor) -> Tensor:
-        raise NotImplementedError
+        """log p(value)."""
 
 
 class LogNormalPrior(Prior):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from duogp.parameters import Positive
 FeatureMap = Callable[[Tensor], Tensor]
 
 
-class Kernel(nn.Module):
+class Kernel(nn.Module, ABC):
     """A covariance function.
 
     A new kernel needs `forward` and `diag`; with `unbiased_features` it also gives pathwise samples, and with
@@ -22,13 +23,13 @@ class Kernel(nn.Module):
     the dtype of x, and nothing here waits for the device.
     """
 
+    @abstractmethod
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
         """k(x1, x2): [*b, n, d], [*b, m, d] → [*b, n, m]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def diag(self, x: Tensor) -> Tensor:
         """k(xᵢ, xᵢ): [*b, n, d] → [*b, n], without the matrix."""
-        raise NotImplementedError
 
     @property
     def batch_shape(self) -> torch.Size:

@@ -7,6 +7,7 @@ b ~ U(0, 2π) is an unbiased feature (Rahimi and Recht 2007).
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,13 +53,13 @@ class Stationary(Kernel):
         shape = torch.broadcast_shapes(self.batch_shape, x.shape[:-2])
         return x.new_ones(()).expand(*shape, x.shape[-2])
 
+    @abstractmethod
     def covariance(self, x1: Tensor, x2: Tensor, lengthscale: Tensor) -> Tensor:
         """The formula, with lengthscale [*b, 1, d or 1]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def frequencies(self, num: int, generator: torch.Generator | None) -> Tensor:
         """num draws of ω from the spectrum: [*b, d, num]."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def unbiased_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
@@ -101,8 +102,9 @@ class Matern(Stationary):
         s = math.sqrt(self.twice_nu) * distance(x1, x2, lengthscale)
         return self.polynomial(s) * torch.exp(-s)
 
+    @abstractmethod
     def polynomial(self, s: Tensor) -> Tensor | float:
-        raise NotImplementedError
+        """The polynomial in s."""
 
     def frequencies(self, num: int, generator: torch.Generator | None) -> Tensor:
         # Multivariate Student-t with 2ν degrees of freedom: one χ² for each frequency, shared by the
