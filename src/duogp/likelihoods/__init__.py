@@ -1,6 +1,74 @@
-"""p(y | f): expectations in closed form or by quadrature."""
+"""p(y | f): expectations in closed form, by quadrature, or by reparametrised Monte Carlo."""
 
-from duogp.likelihoods.base import Density, Likelihood
+from __future__ import annotations
+
+import difflib
+import re
+
+from duogp.likelihoods.base import Density, Likelihood, Moments, Options, PlainDensity, Target
+from duogp.likelihoods.bernoulli import BernoulliLikelihood
+from duogp.likelihoods.beta import BetaLikelihood
+from duogp.likelihoods.gamma import GammaLikelihood
 from duogp.likelihoods.gaussian import GaussianDensity, GaussianLikelihood
+from duogp.likelihoods.heteroscedastic import HeteroscedasticGaussianLikelihood
+from duogp.likelihoods.poisson import PoissonLikelihood
+from duogp.likelihoods.quadrature import QuadratureDensity, QuadratureLikelihood
+from duogp.likelihoods.robust_max import RobustMaxLikelihood
+from duogp.likelihoods.softmax import SoftmaxLikelihood
+from duogp.likelihoods.student_t import StudentTLikelihood
 
-__all__ = ["Density", "GaussianDensity", "GaussianLikelihood", "Likelihood"]
+LIKELIHOODS: dict[str, type[Likelihood]] = {
+    "gaussian": GaussianLikelihood,
+    "student-t": StudentTLikelihood,
+    "heteroscedastic": HeteroscedasticGaussianLikelihood,
+    "bernoulli": BernoulliLikelihood,
+    "probit": BernoulliLikelihood,
+    "logit": BernoulliLikelihood,
+    "robust-max": RobustMaxLikelihood,
+    "softmax": SoftmaxLikelihood,
+    "poisson": PoissonLikelihood,
+    "gamma": GammaLikelihood,
+    "beta": BetaLikelihood,
+}
+
+__all__ = [
+    "LIKELIHOODS",
+    "BernoulliLikelihood",
+    "BetaLikelihood",
+    "Density",
+    "GammaLikelihood",
+    "GaussianDensity",
+    "GaussianLikelihood",
+    "HeteroscedasticGaussianLikelihood",
+    "Likelihood",
+    "Moments",
+    "Options",
+    "PlainDensity",
+    "PoissonLikelihood",
+    "QuadratureDensity",
+    "QuadratureLikelihood",
+    "RobustMaxLikelihood",
+    "SoftmaxLikelihood",
+    "StudentTLikelihood",
+    "Target",
+    "make_named",
+]
+
+
+def make_named(
+    name: str,
+    *,
+    outputs: int,
+    classes: int | None = None,
+    noise: float,
+    noise_floor: float,
+    learn_noise: bool,
+) -> Likelihood:
+    """A likelihood from its name ("student-t", "Student T"); the noise starts well above its floor."""
+    key = re.sub(r"[^a-z]+", "-", str(name).lower().strip())
+    if key not in LIKELIHOODS:
+        near = difflib.get_close_matches(key, LIKELIHOODS, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ";"
+        raise ValueError(f"unknown likelihood {name!r}{hint} The names are {', '.join(LIKELIHOODS)}")
+    options = Options(key, outputs, classes, max(noise, 2 * noise_floor), noise_floor, learn_noise)
+    return LIKELIHOODS[key].named(options)

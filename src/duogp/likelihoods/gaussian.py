@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import Likelihood
+from duogp.likelihoods.base import Likelihood, Moments, Options, sample_normal
 from duogp.parameters import Positive, Prior
 
 LOG_2PI = math.log(2 * math.pi)
@@ -51,9 +51,26 @@ class GaussianDensity(NamedTuple):
         log_value = -0.5 * (power - 1) * (LOG_2PI + self.noise.log()) - 0.5 * math.log(power)
         return log_value.expand_as(y).sum(-2)
 
+    def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        mean, noise = torch.broadcast_tensors(f, self.noise)
+        return mean, noise
+
+    def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
+        return Moments(*torch.broadcast_tensors(mean, residual, explained, self.noise))
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        return sample_normal(f, self.noise, generator)
+
+    def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
+        raise ValueError("GaussianDensity has no classes; ask for predictive_moments")
+
 
 class GaussianLikelihood(Likelihood):
     """y = f + ε. ``noise`` is the learned variance, one per output (event shape [outputs])."""
+
+    target = "real"
+    is_log_concave = True
+    has_powers = True
 
     def __init__(
         self,
@@ -68,6 +85,10 @@ class GaussianLikelihood(Likelihood):
         self.outputs = outputs
         self.learns_noise = learn
         self.noise = Positive(noise, (outputs,), floor=floor, prior=prior, trainable=learn)
+
+    @classmethod
+    def named(cls, options: Options) -> Self:
+        return cls(options.outputs, options.noise, floor=options.noise_floor, learn=options.learn_noise)
 
     def variance(self, row_noise: Tensor | None = None) -> Tensor:
         """Noise variance [R, outputs, n or 1]."""

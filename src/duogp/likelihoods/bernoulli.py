@@ -1,0 +1,75 @@
+"""Two classes, y in {0, 1}: p(y|f) = Φ(±f) or 1/(1 + e^∓f), with + for y = 1.
+
+The probit link needs no nesting (MATH §11 B9), s = 2y − 1:
+
+    predictive log Φ(s μ/√(1+v))        VFITC E_{g~N(μ,e)} log Φ(s g/√(1+r))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from duogp.likelihoods.base import Density, Options, normalised
+from duogp.likelihoods.links import Link, check_link
+from duogp.likelihoods.quadrature import NODES, QuadratureDensity, QuadratureLikelihood
+
+
+@dataclass(frozen=True)
+class BernoulliDensity(QuadratureDensity):
+    """Classes 0 and 1; several outputs are several such questions about one row."""
+
+    def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
+        if mean.shape[-2] != 1:
+            raise ValueError(f"class_probabilities are of one output, got {mean.shape[-2]}")
+        one = torch.ones_like(mean)
+        of_each = torch.cat([self.log_marginal(y, mean, variance) for y in (0 * one, one)], -2)
+        return normalised(of_each.exp())
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        u = torch.rand(f.shape, generator=generator, device=generator.device, dtype=f.dtype).to(f.device)
+        return (u < self.log_prob(torch.ones_like(f), f).exp()).to(f.dtype)
+
+
+@dataclass(frozen=True)
+class ProbitDensity(BernoulliDensity):
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        return torch.special.log_ndtr((2 * y - 1) * f)
+
+    def log_marginal(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        return self.log_prob(y, mean * (1 + variance).rsqrt())
+
+
+@dataclass(frozen=True)
+class LogitDensity(BernoulliDensity):
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        return logsigmoid((2 * y - 1) * f)
+
+
+class BernoulliLikelihood(QuadratureLikelihood):
+    """One latent function per output."""
+
+    target = "classes"
+    is_log_concave = True
+    classes = 2
+
+    def __init__(self, link: Link = "probit", *, nodes: int = NODES) -> None:
+        super().__init__(nodes)
+        check_link(link)
+        self.link = link
+
+    @classmethod
+    def named(cls, options: Options) -> Self:
+        if options.classes not in (None, 2):
+            raise ValueError(
+                f"{options.name} is for 2 classes, got {options.classes}: use 'robust-max' or 'softmax'"
+            )
+        return cls("logit" if options.name == "logit" else "probit")
+
+    def bind(self, row_noise: Tensor | None = None) -> Density:
+        self._refuse_row_noise(row_noise)
+        return (ProbitDensity if self.link == "probit" else LogitDensity)(self.rule())

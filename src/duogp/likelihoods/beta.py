@@ -1,0 +1,59 @@
+"""Targets in (0, 1): y ~ Beta(m s, (1−m) s) with mean m = Φ(f) or 1/(1 + e^−f) and precision s.
+
+Var[y|f] = m(1−m)/(1+s). All expectations by quadrature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from duogp.likelihoods.base import Density, Options, numpy_generator
+from duogp.likelihoods.links import Link, check_link, unit_interval
+from duogp.likelihoods.quadrature import NODES, QuadratureDensity, QuadratureLikelihood
+from duogp.parameters import Positive
+
+
+@dataclass(frozen=True)
+class BetaDensity(QuadratureDensity):
+    precision: Tensor  # s [R, outputs, 1]
+    link: Link
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        a, b = (m * self.precision for m in unit_interval(f, self.link))
+        log_beta = torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(self.precision)
+        return (a - 1) * y.log() + (b - 1) * torch.log1p(-y) - log_beta
+
+    def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        m, rest = unit_interval(f, self.link)
+        return m, m * rest / (1 + self.precision)
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        a, b = ((m * self.precision).detach().cpu().numpy() for m in unit_interval(f, self.link))
+        return torch.as_tensor(numpy_generator(generator).beta(a, b)).to(f)
+
+
+class BetaLikelihood(QuadratureLikelihood):
+    """One latent function per output. ``precision`` (event shape [outputs]) is learned."""
+
+    target = "unit"
+
+    def __init__(
+        self, outputs: int = 1, link: Link = "logit", *, precision: float = 5.0, nodes: int = NODES
+    ) -> None:
+        super().__init__(nodes)
+        check_link(link)
+        self.outputs = outputs
+        self.link: Link = link
+        self.precision = Positive(precision, (outputs,), floor=1e-3)
+
+    @classmethod
+    def named(cls, options: Options) -> Self:
+        return cls(options.outputs)
+
+    def bind(self, row_noise: Tensor | None = None) -> Density:
+        self._refuse_row_noise(row_noise)
+        return BetaDensity(self.rule(), self.precision().unsqueeze(-1), self.link)

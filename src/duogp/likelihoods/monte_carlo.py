@@ -1,0 +1,87 @@
+"""Reparametrised Monte Carlo for likelihoods of several latent functions: f = μ + √v ε.
+
+`NormalDraws` holds the ε. In training they are a buffer [R, S, C, P]: S antithetic draws for each of P
+columns, and row i of a batch uses column i mod P, so that the errors of different rows are not the same
+error. `draw` refills the buffer in place, between the steps of a captured graph. In evaluation one fixed,
+larger, antithetic Sobol set serves all rows: predictions are deterministic, and do not depend on which rows
+are asked together.
+
+`parameters.batched` copies buffers as they are. The training buffer therefore begins with a single set that
+every replicate uses, and takes one set per replicate from the first `draw` on (before a step is captured);
+where the number of replicates differs afterwards (one was taken out), all use the first set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from duogp.likelihoods.base import standard_deviation
+
+#: Columns of independent draws.
+PATTERN = 128
+#: Numbers that one expectation holds at once, where rows can be done in pieces.
+SLAB = 2**24
+
+
+class NormalDraws(nn.Module):
+    """Standard normals for ``dims`` latent functions; call it for the set that belongs to the mode."""
+
+    training_draws: Tensor  # [R or 1, S, C, P]
+    fixed_draws: Tensor  # [1, S_eval, C, 1]
+
+    def __init__(self, dims: int, samples: int, eval_samples: int, seed: int = 0) -> None:
+        super().__init__()
+        for name, count in (("samples", samples), ("eval_samples", eval_samples)):
+            if count < 2 or count % 2:
+                raise ValueError(f"{name} must be even and positive (draws come in pairs ±ε), got {count}")
+        generator = torch.Generator().manual_seed(seed)
+        start = antithetic(torch.randn(samples // 2, dims, PATTERN, generator=generator))
+        sobol = torch.quasirandom.SobolEngine(dims, scramble=True, seed=seed)
+        uniform = sobol.draw(eval_samples // 2, dtype=torch.float64).clamp(1e-12, 1 - 1e-12)
+        fixed = antithetic(torch.special.ndtri(uniform)[..., None])
+        self.register_buffer("training_draws", start[None], persistent=False)
+        self.register_buffer("fixed_draws", fixed[None], persistent=False)
+
+    def forward(self) -> Tensor:
+        return self.training_draws if self.training else self.fixed_draws
+
+    @torch.no_grad()
+    def draw(self, generators: Sequence[torch.Generator]) -> None:
+        """Fresh training draws, one generator for each replicate."""
+        shape = (len(generators), *self.training_draws.shape[1:])
+        if self.training_draws.shape != shape:
+            self.training_draws = self.training_draws.new_empty(shape)
+        half = (shape[1] // 2, *shape[2:])
+        for out, generator in zip(self.training_draws, generators, strict=True):
+            fresh = torch.randn(half, generator=generator, device=generator.device, dtype=out.dtype)
+            out.copy_(antithetic(fresh))
+
+
+def antithetic(draws: Tensor) -> Tensor:
+    """Every draw with its mirror image, along the leading axis."""
+    return torch.cat([draws, -draws])
+
+
+def samples(draws: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """f = μ + √v ε along a new leading axis: [S, ..., R, C, n] for a mean [..., R, C, n]."""
+    replicates, n = mean.shape[-3], mean.shape[-1]
+    own = draws if draws.shape[0] == replicates else draws[:1]
+    pattern = own.movedim(1, 0).to(mean.dtype)  # [S, R, C, P]
+    columns = pattern.repeat(1, 1, 1, -(-n // pattern.shape[-1]))[..., :n]
+    columns = columns.view(columns.shape[0], *(1,) * (mean.dim() - 3), *columns.shape[1:])
+    return mean + standard_deviation(variance) * columns
+
+
+def by_rows(function: Callable[..., Tensor], per_row: int, *tensors: Tensor) -> Tensor:
+    """The function of tensors [..., n], rows in slabs where ``per_row`` numbers each would be too much.
+
+    Without gradients this bounds memory. Slabs are whole patterns, so rows keep their draws.
+    """
+    rows = max(1, SLAB // max(1, per_row * tensors[0].shape[0]) // PATTERN) * PATTERN
+    if tensors[0].shape[-1] <= rows:
+        return function(*tensors)
+    pieces = zip(*(t.split(rows, -1) for t in tensors), strict=True)
+    return torch.cat([function(*parts) for parts in pieces], -1)

@@ -1,0 +1,60 @@
+"""Counts: y ~ Poisson(e^f).
+
+ELBO    yμ − e^{μ+v/2} − log y!           predictive and VFITC by quadrature
+moments of e^f are those of a log-normal variable, `lognormal_moments`
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from duogp.likelihoods.base import Density, Moments, Options, numpy_generator
+from duogp.likelihoods.links import exponential
+from duogp.likelihoods.quadrature import QuadratureDensity, QuadratureLikelihood
+
+
+def lognormal_moments(mean: Tensor, residual: Tensor, explained: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """E e^f, E_g Var_{f|g} e^f and Var_g E_{f|g} e^f for f ~ N(g, residual), g ~ N(mean, explained)."""
+    middle = exponential(mean + 0.5 * (residual + explained))
+    squared = middle.square()
+    return middle, squared * explained.exp() * residual.expm1(), squared * explained.expm1()
+
+
+@dataclass(frozen=True)
+class PoissonDensity(QuadratureDensity):
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        return y * f - exponential(f) - torch.lgamma(y + 1)
+
+    def expected_log(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        return y * mean - exponential(mean + 0.5 * variance) - torch.lgamma(y + 1)
+
+    def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        rate = exponential(f)
+        return rate, rate
+
+    def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
+        rate, within, between = lognormal_moments(*torch.broadcast_tensors(mean, residual, explained))
+        return Moments(rate, within, between, noise=rate)
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        counts = numpy_generator(generator).poisson(exponential(f).detach().cpu().numpy())
+        return torch.as_tensor(counts).to(f)
+
+
+class PoissonLikelihood(QuadratureLikelihood):
+    """One latent function, the log rate, per output; no parameters."""
+
+    target = "count"
+    is_log_concave = True
+
+    @classmethod
+    def named(cls, options: Options) -> Self:
+        return cls()
+
+    def bind(self, row_noise: Tensor | None = None) -> Density:
+        self._refuse_row_noise(row_noise)
+        return PoissonDensity(self.rule())

@@ -1,0 +1,117 @@
+"""Several classes by the softmax of as many latent functions, p(y = c | f) = e^{f_c} / Σ_j e^{f_j}.
+
+Nothing about it integrates in closed form; reparametrised Monte Carlo, f = μ + √v ε:
+
+    ELBO        μ_y − E logsumexp f
+    predictive  log E softmax_y(f)
+    VFITC       E_g log E_{f|g} softmax_y(f),  nested
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from duogp.likelihoods.base import (
+    Density,
+    Likelihood,
+    Options,
+    PlainDensity,
+    check_classes,
+    normalised,
+    num_class_latents,
+    of_class,
+    sample_class,
+)
+from duogp.likelihoods.monte_carlo import NormalDraws, by_rows, samples
+
+
+@dataclass(frozen=True)
+class SoftmaxDensity(PlainDensity):
+    """Two independent sets of draws: for what is outside the log and for what is inside.
+
+    Outside: the ELBO's f and VFITC's g; inside: the predictive's f and VFITC's f given g. So at residual 0
+    VFITC is the ELBO and at explained 0 it is the predictive, draw by draw.
+    """
+
+    classes: int
+    outer: Tensor
+    inner: Tensor
+
+    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        def rows(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+            f = samples(self.outer, mean, variance)
+            return of_class(mean.expand(f.shape[1:]), y) - torch.logsumexp(f, -2).mean(0)
+
+        return by_rows(rows, self.outer.shape[1] * self.classes, y, mean, variance)
+
+    def expected_log_smoothed(self, y: Tensor, mean: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
+        def rows(y: Tensor, mean: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
+            g = samples(self.outer, mean, outside)
+            return self._log_mean(y, samples(self.inner, g, inside)).mean(0)
+
+        per_row = self.outer.shape[1] * self.inner.shape[1] * self.classes
+        return by_rows(rows, per_row, y, mean, inside, outside)
+
+    def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        def rows(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+            return self._log_mean(y, samples(self.inner, mean, variance))
+
+        return by_rows(rows, self.inner.shape[1] * self.classes, y, mean, variance)
+
+    def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
+        def rows(mean: Tensor, variance: Tensor) -> Tensor:
+            return normalised(samples(self.inner, mean, variance).softmax(-2).mean(0))
+
+        return by_rows(rows, self.inner.shape[1] * self.classes, mean, variance)
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        return sample_class(f.softmax(-2), generator)
+
+    @staticmethod
+    def _log_mean(y: Tensor, f: Tensor) -> Tensor:
+        """log of the mean of p(y|f) over the leading axis."""
+        log_p = of_class(f, y) - torch.logsumexp(f, -2)
+        return torch.logsumexp(log_p, 0) - math.log(len(f))
+
+
+class SoftmaxLikelihood(Likelihood):
+    """One latent function per class; the draws are described in `monte_carlo`."""
+
+    target = "classes"
+    outputs = 1
+    is_log_concave = True
+
+    def __init__(
+        self,
+        classes: int,
+        *,
+        samples: int = 8,
+        inner_samples: int = 32,
+        eval_samples: int = 256,
+        eval_inner_samples: int = 512,
+    ) -> None:
+        super().__init__()
+        self.classes = check_classes(classes, "SoftmaxLikelihood")
+        self.outer = NormalDraws(classes, samples, eval_samples, seed=0)
+        self.inner = NormalDraws(classes, inner_samples, eval_inner_samples, seed=1)
+
+    @classmethod
+    def named(cls, options: Options) -> Self:
+        return cls(check_classes(options.classes, options.name))
+
+    def num_latents(self, outputs: int) -> int:
+        return num_class_latents(self.classes, outputs)
+
+    def draw(self, generators: Sequence[torch.Generator]) -> None:
+        self.outer.draw(generators)
+        self.inner.draw(generators)
+
+    def bind(self, row_noise: Tensor | None = None) -> Density:
+        self._refuse_row_noise(row_noise)
+        return SoftmaxDensity(self.classes, self.outer(), self.inner())
