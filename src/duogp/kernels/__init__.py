@@ -12,6 +12,7 @@ from duogp.kernels.base import FeatureMap, Kernel
 from duogp.kernels.compose import ActiveDims, Product, Scale, Sum
 from duogp.kernels.distance import squared_distance
 from duogp.kernels.finite import Constant, Linear
+from duogp.kernels.generalised import GeneralisedRBF, generalised_points
 from duogp.kernels.hamming import Hamming
 from duogp.kernels.stationary import (
     RBF,
@@ -33,6 +34,7 @@ KERNELS: dict[str, type[Kernel]] = {
     "linear": Linear,
     "constant": Constant,
     "hamming": Hamming,
+    "generalisedrbf": GeneralisedRBF,
 }
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "Constant",
     "FeatureMap",
     "GPyTorchKernel",
+    "GeneralisedRBF",
     "Hamming",
     "Kernel",
     "Linear",
@@ -54,17 +57,20 @@ __all__ = [
     "Scale",
     "Stationary",
     "Sum",
+    "generalised_points",
     "make_kernel",
     "squared_distance",
 ]
 
 
 def make_kernel(spec: str | Kernel | Any, dims: int, *, ard: bool = True, scale: bool = True) -> Kernel:
-    """A kernel from its name ("matern52", "Matern-5/2"), or a copy of a kernel (ours or gpytorch's)."""
+    """A kernel from its name ("matern52", "Matern-5/2", "rbf + linear"), or a copy of one of any library."""
     if isinstance(spec, Kernel):
         return copy.deepcopy(spec)
     if is_gpytorch_kernel(spec):
         return GPyTorchKernel(copy.deepcopy(spec))
+    if isinstance(spec, str) and "+" in spec:
+        return Sum(*(make_kernel(part, dims, ard=ard, scale=scale) for part in spec.split("+")))
     kind = KERNELS.get(re.sub(r"[^a-z0-9]", "", spec.lower())) if isinstance(spec, str) else None
     if kind is None:
         near = difflib.get_close_matches(str(spec).lower(), KERNELS, 1)
