@@ -22,7 +22,7 @@ from duogp.bases.conditional import Conditional
 from duogp.bases.marginals import Features, Mismatch
 from duogp.linalg import lower_root_of_inverse
 from duogp.model import Batch, Model
-from duogp.objectives import elbo, vfitc
+from duogp.objectives import dtc, elbo, vfitc
 from duogp.variational import DiagonalQ, PointQ, Q, ShrunkQ
 
 
@@ -147,9 +147,9 @@ def row_weights(model: Model, batch: Batch, features: Features) -> Tensor:
     noise = model.likelihood.bind(batch.noise).noise  # type: ignore[attr-defined]
     if model.objective is vfitc:
         noise = noise + features.residual
-    elif model.objective is not elbo:
-        raise ValueError("the optimal q has a closed form for the ELBO and VFITC only")
-    weights = noise.reciprocal().expand_as(features.residual)
+    elif model.objective not in (elbo, dtc):
+        raise ValueError("the optimal q has a closed form for the ELBO, VFITC and DTC only")
+    weights = noise.reciprocal() * torch.ones_like(features.residual)  # one kernel may serve many outputs
     return weights if batch.weight is None else weights * batch.weight.unsqueeze(-2)
 
 

@@ -111,7 +111,8 @@ class _InverseQuadratic(torch.autograd.Function):
         L, Y = ctx.saved_tensors
         alpha = torch.linalg.solve_triangular(L.mT, Y, upper=True)
         g = g[..., None, None]
-        return -0.5 * g * (alpha @ alpha.mT), g * alpha
+        gK = -0.5 * g * (alpha @ alpha.mT)
+        return gK.sum_to_size(L.shape), g * alpha  # one K may serve many G
 
 
 class Numerics(nn.Module):
@@ -123,6 +124,7 @@ class Numerics(nn.Module):
 
     jitter: Tensor
     failed: Tensor
+    replicate_buffers = ("jitter", "failed")
 
     def __init__(
         self, replicates: int = 1, jitter: float | None = None, dtype: torch.dtype = torch.float64

@@ -3,6 +3,7 @@
     ELBO       E_u E_{f|u} log p(y|f)
     VFITC      E_u log E_{f|u} p(y|f)
     predictive log E_u E_{f|u} p(y|f)
+    DTC        E_u log p(y | E[f|u])
 
 so predictive ≥ VFITC ≥ ELBO at equal parameters. All are maximised; regularisers are subtracted elsewhere.
 """
@@ -23,6 +24,14 @@ Objective = Callable[[Density, Marginals, Tensor], Tensor]
 def elbo(p: Density, f: Marginals, y: Tensor) -> Tensor:
     """E_u E_{f|u} log p(y|f)."""
     return p.expected_log_prob(y, f.mean, f.variance)
+
+
+def dtc(p: Density, f: Marginals, y: Tensor) -> Tensor:
+    """E_u log p(y | E[f|u]): the residual left out, so that the collapsed bound is log N(y | 0, Q_Z + s²I).
+
+    Not a bound on anything: without the residual's price, inducing points may leave the data alone.
+    """
+    return p.expected_log_prob(y, f.mean, f.explained)
 
 
 def vfitc(p: Density, f: Marginals, y: Tensor) -> Tensor:

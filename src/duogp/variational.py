@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from duogp.linalg import norm2, project
+from duogp.linalg import Factor, norm2, project
 
 
 class Q(nn.Module):
@@ -93,6 +93,10 @@ class Q(nn.Module):
     def parts(self) -> list[tuple[Q, slice]]:
         """The independent blocks of q and where they stand; most q are one block."""
         return [(self, slice(0, self.size))]
+
+    def bind(self, factor: Factor, points: Tensor) -> Q:
+        """This q at the inducing points of the moment; itself, unless its covariance depends on them."""
+        return self
 
     def log_density_offset(self, half_log_det: Tensor) -> Tensor:
         """What −log p(u) has beyond ½ mᵀm: ½ log|K_Z| + (M/2) log 2π."""
@@ -280,10 +284,19 @@ class BlockQ(Q):
     def root_of(self, phi: Tensor) -> Tensor:
         return torch.cat([b.root_of(phi[..., s, :]) for b, s in self.parts()], -2)
 
+    def bind(self, factor: Factor, points: Tensor) -> Q:
+        """The first block stands on the points."""
+        first, *others = self
+        bound = first.bind(factor, points)
+        return self if bound is first else BlockQ(bound, *others)
+
     def root(self) -> Tensor:
-        out = self.mean.new_zeros(*self.mean.shape[:-1], self.size, self.size)
-        for block, s in self.parts():
-            out[..., s, s] = block.root()
+        roots = [block.root() for block in self]
+        out = roots[0].new_zeros(*self.mean.shape[:-1], self.size, sum(r.shape[-1] for r in roots))
+        column = 0
+        for root, (_, s) in zip(roots, self.parts(), strict=True):
+            out[..., s, column : column + root.shape[-1]] = root
+            column += root.shape[-1]
         return out
 
     def log_det(self) -> Tensor:

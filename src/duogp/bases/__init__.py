@@ -3,16 +3,20 @@
 from duogp.bases.base import Basis
 from duogp.bases.conditional import Conditional
 from duogp.bases.coupled import Coupled
+from duogp.bases.exact import Exact
 from duogp.bases.hybrid import Hybrid
 from duogp.bases.linear_form import LinearForm, Probe
 from duogp.bases.marginals import Features, Marginals, Penalties, clamp_variance
 from duogp.bases.separate import Separate
+from duogp.bases.subspace import Subspace, SubspaceQ, optimal_decoupled
+from duogp.bases.subspace_prior import SubspaceState, subspace_kl
 from duogp.bases.two_block import TwoBlock
 
 __all__ = [
     "Basis",
     "Conditional",
     "Coupled",
+    "Exact",
     "Features",
     "Hybrid",
     "LinearForm",
@@ -20,6 +24,11 @@ __all__ = [
     "Penalties",
     "Probe",
     "Separate",
+    "Subspace",
+    "SubspaceQ",
+    "SubspaceState",
     "TwoBlock",
     "clamp_variance",
+    "optimal_decoupled",
+    "subspace_kl",
 ]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.linear_form import LinearForm
-from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties
+from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties, Recorded
 from duogp.kernels.base import Kernel
 from duogp.linalg import Numerics
 from duogp.variational import Q
@@ -26,6 +26,9 @@ class Basis(nn.Module, ABC):
 
     kernel: Kernel  # the prior's kernel
     q: Q
+    #: set to have `evaluate` leave what it saw in `recorded`
+    keep_record = False
+    recorded: Recorded | None = None
     #: whether the basis has an Ω, weighed by β₂
     has_omega = False
     #: whether q's mean weighs the features that S belongs to, so that (m, S) is one Gaussian
@@ -46,6 +49,10 @@ class Basis(nn.Module, ABC):
     @abstractmethod
     def linear_form(self, factors: Any) -> LinearForm:
         """The frozen posterior."""
+
+    def q_of(self, factors: Any) -> Q:
+        """q at the factors of the moment: a ridge q(u) has a covariance that depends on them."""
+        return self.q
 
     def prior_root(self, factors: Any) -> Tensor | None:
         """V with VᵀV = P⁻¹ for the prior N(0, P) of the whitened variable; None where P = I."""
@@ -73,7 +80,7 @@ class Basis(nn.Module, ABC):
         return 1.0
 
     def marginals(self, x: Tensor, factors: Any) -> Marginals:
-        return self.marginals_of(self.features(x, factors), self.q)
+        return self.marginals_of(self.features(x, factors), self.q_of(factors))
 
     def marginals_of(self, features: Features, q: Q) -> Marginals:
         mean = q.mean_of(features.mean)
@@ -87,12 +94,16 @@ class Basis(nn.Module, ABC):
         self, x: Tensor, factors: Any, numerics: Numerics, *, with_omega: bool = False
     ) -> tuple[Marginals, Penalties]:
         """Marginals and penalties of one batch, sharing features."""
-        features = self.features(x, factors)
+        features, q = self.features(x, factors), self.q_of(factors)
         omega = None
         if with_omega and (found := self.mismatch(x, features, factors, numerics)) is not None:
             features, mismatch = found
-            omega = mismatch.omega(self.q, numerics).sum(-1)
-        return self.marginals_of(features, self.q), Penalties(self.kl(factors, self.q).sum(-1), omega)
+            omega = mismatch.omega(q, numerics).sum(-1)
+        marginals = self.marginals_of(features, q)
+        if self.keep_record:
+            marginals.explained.retain_grad()
+            self.recorded = Recorded(x, factors, features, marginals.explained)
+        return marginals, Penalties(self.kl(factors, q).sum(-1), omega)
 
     def initialise(self, generators: Sequence[torch.Generator], mean_scale: float = 1e-3) -> None:
         """Put q next to the prior; one generator for each replicate."""

@@ -30,6 +30,9 @@ class Coupled(Basis):
         phi = factors.whiten(self.kernel(self.inducing, x))
         return Features(mean=phi, explained=phi, residual=self.kernel.diag(x) - norm2(phi))
 
+    def q_of(self, factors: Factor) -> Q:
+        return self.q.bind(factors, self.inducing)
+
     def kl(self, factors: Factor, q: Q) -> Tensor:
         return with_density_offset(q.penalty(), q, factors.half_log_det())
 
@@ -43,5 +46,5 @@ class Coupled(Basis):
             residual_root=factors.L_inv,
             residual_jitter=factors.jitter.unsqueeze(-1),
             explained_probe=probe,
-            explained_root=self.q.root().to(factors.L).mT @ factors.L_inv,  # L_Sᵀ L⁻¹
+            explained_root=self.q_of(factors).root().to(factors.L).mT @ factors.L_inv,  # L_Sᵀ L⁻¹
         )

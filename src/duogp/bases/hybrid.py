@@ -38,6 +38,7 @@ class Hybrid(Basis):
     """``columns``: how many columns of k(γ, γ) a step sees; None: all of them."""
 
     columns_index: Tensor | None
+    replicate_buffers = ("columns_index",)
 
     def __init__(
         self,

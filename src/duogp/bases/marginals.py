@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +32,15 @@ class Features(NamedTuple):
     residual: Tensor  # [..., n]
     residual_features: Tensor | None = None  # φ with residual k − ‖φ‖², where Ω needs it
     offset: Tensor | None = None  # a part of the mean that q does not weigh, [..., n]
+
+
+class Recorded(NamedTuple):
+    """What a step saw, for optimisers that need curvature: after backward, `explained` has its gradient."""
+
+    x: Tensor
+    factors: Any
+    features: Features
+    explained: Tensor
 
 
 class Mismatch(NamedTuple):

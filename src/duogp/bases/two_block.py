@@ -63,6 +63,9 @@ class TwoBlock(Basis):
             return Features(mean=both, explained=phi, residual=self.kernel.diag(x) - norm2(phi))
         return Features(mean=both, explained=both, residual=self.kernel.diag(x) - norm2(both))
 
+    def q_of(self, factors: TwoBlockFactors) -> Q:
+        return self.q.bind(factors.u, self.inducing)
+
     def kl(self, factors: TwoBlockFactors, q: Q) -> Tensor:
         return q.penalty()
 
@@ -77,7 +80,7 @@ class TwoBlock(Basis):
         both = Probe(self.kernel, torch.cat([self.inducing, self.orthogonal_inducing], -2).detach())
         of_u = Probe(self.kernel, self.inducing.detach())
         jitter = torch.cat([f.jitter.unsqueeze(-1).expand(f.L.shape[:-1]) for f in (u, v)], -1)
-        root = self.q.root().to(W)
+        root = self.q_of(factors).root().to(W)
         return LinearForm(
             prior=self.kernel,
             mean_probe=both,
