@@ -13,8 +13,8 @@ exact in one step of size 1/β₁ for a Gaussian likelihood and a full batch. Wh
 has the same fixed points. A step that fails all the same is not taken, and the size is halved from then on:
 decided on the device, without asking the host.
 
-A mean that S does not belong to stays with Adam: that of the separate basis, and of v in ORTH, whose metric
-is its prior's and whose largest stable step, 2 / (1 + λ_max(Φ_⊥Φ_⊥ᵀ)/s²), shrinks with the data (MATH §3.2).
+A mean that S does not belong to (that of the separate basis, of γ in ORTH) stays with Adam, or gets a rule of
+its own: `duogp.optim.means`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from duogp.bases.base import Basis
 from duogp.linalg import lower_root_of_inverse, symmetrise
+from duogp.optim.means import JointMeans, make_mean_rule
 from duogp.variational import CholeskyQ
 
 
@@ -42,10 +43,25 @@ class NaturalGradient:
     `compute` reads the gradients before Adam moves anything, `write` puts the new values in place after it.
     """
 
-    def __init__(self, basis: Basis, num_data: Tensor, rate: float, *, always_positive: bool = False) -> None:
+    def __init__(
+        self,
+        basis: Basis,
+        num_data: Tensor,
+        rate: float,
+        *,
+        always_positive: bool = False,
+        mean_rule: str = "adam",
+        beta1: Tensor | None = None,
+    ) -> None:
         self.blocks = [block for block, _ in basis.q.parts() if isinstance(block, CholeskyQ)]
         if not self.blocks:
             raise ValueError("natural gradients need a q(u) with a full covariance")
+        beta1 = torch.ones_like(num_data) if beta1 is None else beta1
+        self.mean_rule = make_mean_rule(mean_rule, basis, num_data, beta1)
+        basis.keep_record = self.mean_rule is not None
+        if isinstance(self.mean_rule, JointMeans):  # it moves the covariances too
+            self.blocks = []
+        self.basis = basis
         self.with_mean = basis.mean_shares_features
         self.num_data = num_data
         self.always_positive = always_positive
@@ -61,7 +77,17 @@ class NaturalGradient:
             out.append(block.raw_root)
             if self.with_mean and block.mean.shape[-1] == block.size:
                 out.append(block.mean)
-        return out
+        return out + ([] if self.mean_rule is None else self.mean_rule.parameters)
+
+    @property
+    def state(self) -> list[Tensor]:
+        """What a snapshot must hold beside the parameters."""
+        return [self.shrink] + ([] if self.mean_rule is None else self.mean_rule.state)
+
+    def reset(self, state: list[Tensor]) -> None:
+        """Back to an earlier state (the warm-up of a captured step is not to be remembered)."""
+        for now, before in zip(self.state, state, strict=True):
+            now.copy_(before)
 
     def set_rate(self, value: float) -> None:
         self.rate.fill_(value)
@@ -71,10 +97,15 @@ class NaturalGradient:
         """The next (m, root) of every block, from gradients of the loss per datum."""
         rho = (self.rate * self.shrink)[:, None, None, None]
         scale = self.num_data[:, None, None, None]
+        if self.mean_rule is not None:
+            self.mean_rule.compute(self.rate * self.shrink)
         self._new = [self._block(block, rho, scale) for block in self.blocks]
 
     @torch.no_grad()
     def write(self) -> None:
+        if self.mean_rule is not None:
+            self.mean_rule.write()
+            self.basis.recorded = None
         for block, (mean, root) in zip(self.blocks, self._new, strict=True):
             block.raw_root.copy_(root)
             if self.with_mean:
@@ -85,6 +116,8 @@ class NaturalGradient:
         for block in self.blocks:
             block.raw_root.grad = None
             block.mean.grad = None
+        for p in self.parameters:
+            p.grad = None
 
     def _block(self, block: CholeskyQ, rho: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         assert block.mean.grad is not None and block.raw_root.grad is not None

@@ -3,13 +3,14 @@
 from duogp.training.feed import Minibatches, Scaling, Table, chunks
 from duogp.training.history import History, Record
 from duogp.training.loop import Callback, Plan, Progression, settle, train
-from duogp.training.problems import ClosedForm, Problem, Stochastic
+from duogp.training.problems import ClosedForm, Evidence, Problem, Stochastic
 from duogp.training.schedules import SCHEDULES, make_schedule
 
 __all__ = [
     "SCHEDULES",
     "Callback",
     "ClosedForm",
+    "Evidence",
     "History",
     "Minibatches",
     "Plan",

@@ -37,7 +37,7 @@ class StepBackend(ABC):
     @property
     def tracked(self) -> list[Tensor]:
         """What a snapshot must hold beside Adam's state."""
-        return self.parameters if self.natural is None else [*self.parameters, self.natural.shrink]
+        return self.parameters if self.natural is None else [*self.parameters, *self.natural.state]
 
     def step(self) -> Tensor:
         """Gradients, then Adam and the natural gradient from the same point."""
@@ -103,6 +103,7 @@ class CapturedGraph(StepBackend):
 
     def _capture(self) -> None:
         before = [p.detach().clone() for p in self.parameters]
+        natural_before = [] if self.natural is None else [t.clone() for t in self.natural.state]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         # Lazy initialisation (workspaces, optimiser state) must not be captured: it happens here.
@@ -116,7 +117,7 @@ class CapturedGraph(StepBackend):
             for t in self.state():
                 t.zero_()
             if self.natural is not None:
-                self.natural.shrink.fill_(1.0)
+                self.natural.reset(natural_before)
                 self.natural.zero_grad()
         self.problem.model.numerics.failed.zero_()  # what failed in the discarded steps is forgotten
         self.optimizer.zero_grad(set_to_none=True)

@@ -11,7 +11,7 @@ import torch
 
 from duogp.errors import NumericalWarning
 from duogp.model import Batch, Model
-from duogp.objectives import elbo, vfitc
+from duogp.objectives import dtc, elbo, vfitc
 from duogp.optim import NaturalGradient
 from duogp.training.backends import Backend, is_capturable, make_backend
 from duogp.training.guard import Guard
@@ -34,6 +34,8 @@ class Plan:
     restore_best: bool = True  # leave with the state that was best on the validation rows
     check_every: int = 50  # steps between looks at the device's health
     natural_rate: float | None = None  # step size of natural gradients on q(u); None: Adam there too
+    mean_rule: str = "adam"  # of means that no covariance belongs to, beside natural gradients
+    steps: int | None = None  # optimiser steps in all; None: whole epochs
     backend: Backend = "auto"
     verbose: bool = False
 
@@ -81,9 +83,16 @@ def _train(
         raise ValueError("there is nothing to train: every parameter is fixed")
     natural = None
     if plan.natural_rate is not None:
-        # The ELBO and VFITC keep the precision positive by themselves, predictive objectives do not.
-        guarded = model.objective not in (elbo, vfitc)
-        natural = NaturalGradient(model.basis, model.num_data, plan.natural_rate, always_positive=guarded)
+        # A log-concave ELBO or VFITC keeps the precision positive by itself, predictive objectives do not.
+        guarded = model.objective not in (elbo, vfitc, dtc) or not model.likelihood.is_log_concave
+        natural = NaturalGradient(
+            model.basis,
+            model.num_data,
+            plan.natural_rate,
+            always_positive=guarded,
+            mean_rule=plan.mean_rule,
+            beta1=model.beta1,
+        )
     backend = make_backend(
         plan.backend, problem, parameters, plan.learning_rate, natural, capturable=is_capturable(model)
     )
@@ -91,7 +100,8 @@ def _train(
     best = None if validation is None else BestState(model, parameters, plan.patience)
     solver = "closed-form" if isinstance(problem, ClosedForm) else "natural" if natural else "stochastic"
     histories = [History(solver=solver) for _ in range(model.replicates)]
-    total_steps = plan.epochs * problem.steps_per_epoch
+    total_steps = plan.steps or plan.epochs * problem.steps_per_epoch
+    epochs = -(-total_steps // problem.steps_per_epoch)
     check_every = max(1, min(plan.check_every, total_steps // 20))  # a rollback must not undo it all
     unchecked = torch.zeros_like(model.num_data)  # losses since the last look
     start = time.perf_counter()
@@ -99,11 +109,12 @@ def _train(
     exhausted = False
     latest: torch.Tensor | None = None  # validation NLL when it was last looked at
 
-    with Progress("training", plan.epochs, plan.verbose) as bar:
-        for epoch in range(1, plan.epochs + 1):
+    with Progress("training", epochs, plan.verbose) as bar:
+        for epoch in range(1, epochs + 1):
             problem.start_epoch()
             loss_sum = torch.zeros_like(model.num_data)
-            for i in range(problem.steps_per_epoch):
+            steps_now = min(problem.steps_per_epoch, total_steps - step)
+            for i in range(steps_now):
                 rate = plan.learning_rate * plan.schedule(step / total_steps) * guard.rate_factor
                 backend.set_learning_rate(rate)
                 if natural is not None and plan.natural_rate is not None:
@@ -123,7 +134,7 @@ def _train(
                         loss_sum = torch.full_like(loss_sum, torch.nan)
                         if exhausted:
                             break
-            due = epoch % plan.evaluate_every == 0 or epoch == plan.epochs or exhausted
+            due = epoch % plan.evaluate_every == 0 or epoch == epochs or exhausted
             nll = None
             stop = exhausted
             stopped_before = [] if best is None else list(best.stopped)
@@ -135,7 +146,7 @@ def _train(
                 stop |= best.update(latest, epoch)
             if due or callbacks or epoch == 1:
                 seconds = time.perf_counter() - start
-                losses = (loss_sum / problem.steps_per_epoch).tolist()
+                losses = (loss_sum / steps_now).tolist()
                 for r, history in enumerate(histories):
                     if best is None or not stopped_before[r]:
                         record = Record(epoch, losses[r], seconds, None if nll is None else nll[r], rate)

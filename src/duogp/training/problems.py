@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from duogp.bases.exact import Exact
 from duogp.collapsed import CollapsedObjective
 from duogp.model import Model
 from duogp.training.feed import Minibatches, Table, chunks
@@ -46,7 +47,7 @@ class Stochastic(Problem):
 
     def select(self, step: int) -> None:
         self.rows.copy_(self._epoch[step])
-        self.model.basis.draw(self.batches.generators)
+        self.model.draw(self.batches.generators)
 
     def backward(self) -> Tensor:
         loss = self.model.loss(self.table.gather(self.rows))
@@ -69,3 +70,25 @@ class ClosedForm(Problem):
     def finish(self) -> None:
         best = self.objective.solve()
         self.model.basis.q.set_(best.mean, best.root)
+
+
+class Evidence(ClosedForm):
+    """The log marginal likelihood itself: nothing is approximated, and each step costs n³."""
+
+    def __init__(self, model: Model, table: Table, rows: Tensor) -> None:
+        assert isinstance(model.basis, Exact)
+        self.model, self.basis = model, model.basis
+        self.batch = table.gather(rows)
+
+    def backward(self) -> Tensor:
+        evidence = self.basis.log_evidence(self._target(), self.model.factors())
+        loss = -(evidence + self.model.prior()) / self.model.num_data
+        loss.sum().backward()
+        return loss.detach()
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        self.basis.condition(self._target(), self.model.factors())
+
+    def _target(self) -> Tensor:
+        return self.batch.y - self.model.mean(self.batch.x.unsqueeze(-3))

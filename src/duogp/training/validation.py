@@ -14,6 +14,8 @@ CHUNK = 8192
 def mean_nll(model: Model, batch: Batch) -> Tensor:
     """−mean log p(y | x, data) of every replicate, [R]. A failed factorisation reads as infinity."""
     failed_before = model.numerics.failed.clone()
+    was_training = model.training
+    model.eval()  # Monte Carlo likelihoods then have one fixed set of draws
     model.numerics.failed.zero_()
     factors = model.factors()
     total = torch.zeros(model.replicates, dtype=torch.float64, device=batch.x.device)
@@ -22,6 +24,7 @@ def mean_nll(model: Model, batch: Batch) -> Tensor:
         density = model.likelihood.bind(part.noise).log_predictive(part.y, f.mean, f.variance).double()
         total += (density if part.weight is None else density * part.weight).sum(-1)
     bad = model.numerics.failed.clone()
+    model.train(was_training)
     model.numerics.failed.copy_(failed_before)
     rows = batch.x.shape[-2] if batch.weight is None else batch.weight.double().sum(-1)
     nll = -total / rows
