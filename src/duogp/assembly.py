@@ -11,16 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from duogp.bases import Coupled
+from duogp.bases import Coupled, Exact
 from duogp.build import build_model, initial_kernel
 from duogp.data.scaling import Scaler
+from duogp.data.targets import Target
 from duogp.errors import DataWarning
 from duogp.inducing import select_inducing
+from duogp.kernels import GeneralisedRBF, generalised_points
 from duogp.methods import Method
 from duogp.model import Batch, Model
 from duogp.planning import Decisions, Splits
 from duogp.settings import Settings
-from duogp.training import ClosedForm, Minibatches, Problem, Scaling, Stochastic, Table
+from duogp.training import ClosedForm, Evidence, Minibatches, Problem, Scaling, Stochastic, Table
 
 #: Inducing points unless the user says how many.
 NUM_INDUCING = 500
@@ -36,23 +38,26 @@ class Prepared:
     table: Table
     x_scalers: list[Scaler]
     y_scalers: list[Scaler]
+    classes: int | None = None  # of class labels
 
 
 def prepare(
     X: NDArray,
-    y: NDArray,
+    target: Target,
     noise: NDArray | None,
     weights: NDArray | None,
     splits: Splits,
     settings: Settings,
 ) -> Prepared:
     device, dtype = settings.torch_device, settings.torch_dtype
+    y, classes = target.values, None if target.classes is None else len(target.classes)
+    scale_y = bool(settings.standardize) and target.kind == "real"
     x_scalers, y_scalers = [], []
     categorical = initial_kernel(settings, torch.ones(X.shape[1])).categorical_columns(X.shape[1])
     for part in splits.train:
         w = None if weights is None else weights[part]
         x_scalers.append(_scaler(X[part], settings.standardize, w, categorical))
-        y_scalers.append(_scaler(y[part], bool(settings.standardize), w))
+        y_scalers.append(_scaler(y[part], scale_y, w))
 
     def tensor(a: NDArray, kind: torch.dtype = torch.float64) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(a), dtype=kind, device=device)
@@ -75,7 +80,7 @@ def prepare(
         )
         row_noise = None if noise is None else tensor(np.repeat(noise[:, None], y.shape[1], 1))
         table = Table(tensor(X), tensor(y), row_noise, weight, scaling, dtype)
-    return Prepared(table, x_scalers, y_scalers)
+    return Prepared(table, x_scalers, y_scalers, classes)
 
 
 def _scaler(
@@ -117,6 +122,7 @@ class Workshop:
         self.settings, self.plan, self.seeds = settings, plan, seeds
         self.n = splits.train.shape[1]
         self.grid = len(plan.betas)
+        self.classes = data.classes
         self.table = self._each_beta(data.table)
         self.rows = self._row_sets(splits.train)
         self.held_out = None if splits.validation is None else self._row_sets(splits.validation)
@@ -140,6 +146,8 @@ class Workshop:
             generators=[
                 torch.Generator().set_state(state) for state in self._states for _ in range(self.grid)
             ],
+            classes=self.classes,
+            rows=self.table.gather(self.rows) if method.basis == "exact" else None,
         )
 
     def problem(self, model: Model) -> Problem:
@@ -156,6 +164,8 @@ class Workshop:
     def closed_form(self, model: Model, *, with_validation: bool = False) -> ClosedForm:
         """The collapsed bound of the training rows, or of all rows."""
         rows = self.rows
+        if isinstance(model.basis, Exact):
+            return Evidence(model, self.table, rows)
         if with_validation and self.held_out is not None:
             rows = torch.cat([rows, self.held_out], 1)
         return ClosedForm(model, self.table, rows, self._chunk_rows(model, rows.shape[1]))
@@ -172,7 +182,9 @@ class Workshop:
             if (asked := getattr(settings, name)) is not None and asked > self.n:
                 message = f"{name} is {asked}, but there are {self.n} training rows: using {self.n}"
                 warnings.warn(message, DataWarning, stacklevel=5)
-        codes = initial_kernel(settings, torch.ones(dims)).categorical_columns(dims)
+        prior = initial_kernel(settings, torch.ones(dims))
+        codes = prior.categorical_columns(dims)
+        self._points_have_lengthscales = any(isinstance(part, GeneralisedRBF) for part in prior.modules())
         name = settings.inducing_init or ("random" if codes else "kmeans")  # means of codes are no categories
         spreads: list[Tensor] = []
         points: list[Tensor] = []
@@ -183,6 +195,10 @@ class Workshop:
             x = _scaled_rows(table, rows, r)
             spreads.append(_spread(x, None if table.weight is None else table.weight[rows[r]].cpu().numpy()))
             kernel = initial_kernel(settings, spreads[-1]).to(x.device)
+            if self.method.basis == "exact":  # every row is one
+                points.append(x)
+                self._states.append(generator.get_state())
+                continue
             num = min(settings.num_inducing or NUM_INDUCING, self.n)
             more = None if settings.num_extra is None else min(settings.num_extra, self.n)
             if (
@@ -206,6 +222,8 @@ class Workshop:
     def _stack(self, points: list[Tensor]) -> Tensor:
         """[R, 1, M, d]: latent functions share their inducing points."""
         stacked = torch.stack(points).repeat_interleave(self.grid, 0).unsqueeze(1)
+        if self._points_have_lengthscales and self.method.basis != "exact":
+            stacked = generalised_points(stacked)
         return stacked.to(self.settings.torch_dtype)
 
     def _row_sets(self, rows: NDArray[np.intp]) -> Tensor:

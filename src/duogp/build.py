@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from duogp.bases import Basis, Conditional, Coupled, Hybrid, Separate, TwoBlock
-from duogp.kernels import Kernel, Scale, Stationary, make_kernel
-from duogp.likelihoods import GaussianLikelihood, Likelihood
+from duogp.bases import Basis, Conditional, Coupled, Exact, Hybrid, Separate, Subspace, TwoBlock
+from duogp.kernels import Kernel, Scale, Stationary, Sum, make_kernel
+from duogp.likelihoods import LIKELIHOODS, GaussianLikelihood, Likelihood, make_named
 from duogp.linalg import Numerics
 from duogp.means import make_mean
 from duogp.methods import Method
-from duogp.model import Model
-from duogp.objectives import GammaRobust, Objective, elbo, predictive, vfitc
+from duogp.mixing import LinearMixing
+from duogp.model import Batch, Model
+from duogp.objectives import GammaRobust, Objective, dtc, elbo, predictive, vfitc
 from duogp.parameters import batched
-from duogp.settings import Settings
+from duogp.ridge import RidgeQ
+from duogp.settings import Settings, as_list
 from duogp.variational import BlockQ, CholeskyQ, DiagonalQ, PointQ, Q, ShrunkQ
 
 
 @dataclass(frozen=True)
 class Ingredients:
-    """What a basis is made of. Parameters lead with [replicates, outputs]."""
+    """What a basis is made of. Parameters lead with [replicates, latents]."""
 
+    method: Method
     settings: Settings
     omega: str
     batch_shape: tuple[int, int]
+    likelihood: Likelihood  # with a leading [replicates]
+    rows: Batch | None  # the training rows, for the exact basis
     inducing: Tensor  # [R, 1, M, d]
     extra: Tensor | None  # [R, 1, M_extra, d]
     new_kernel: Callable[[], Kernel]
@@ -43,6 +50,12 @@ class Ingredients:
         """O, of the bases of two blocks."""
         assert self.extra is not None
         return self.extra
+
+    @property
+    def columns(self) -> int | None:
+        """How many columns of k(γ, γ) a step sees."""
+        asked = self.settings.mean_columns
+        return self.method.defaults.get("mean_columns") if asked is None else asked
 
     def q_u(self) -> Q:
         return self.new_q(self.num_inducing, self.batch_shape)
@@ -98,13 +111,52 @@ def components_eps(parts: Ingredients) -> Basis:
 
 def hybrid(parts: Ingredients) -> Basis:
     """γ for the mean alone, with plain coefficients."""
-    columns = parts.settings.mean_columns
-    return Hybrid(parts.new_kernel(), parts.inducing, parts.orthogonal, parts.q_u(), columns=columns)
+    return _hybrid(parts, orthogonal=False)
+
+
+def orthogonal_a(parts: Ingredients) -> Basis:
+    """ORTH with plain coefficients: linear in the number of mean points."""
+    return _hybrid(parts, orthogonal=True)
+
+
+def _hybrid(parts: Ingredients, *, orthogonal: bool) -> Basis:
+    return Hybrid(
+        parts.new_kernel(),
+        parts.inducing,
+        parts.orthogonal,
+        parts.q_u(),
+        orthogonal=orthogonal,
+        columns=parts.columns,
+    )
+
+
+def subspace(parts: Ingredients) -> Basis:
+    """Cheng and Boots' decoupled basis."""
+    extra = parts.inducing.clone() if parts.extra is None else parts.extra
+    return Subspace(
+        parts.new_kernel(),
+        extra,
+        parts.inducing,
+        parts.batch_shape,
+        preconditioner=parts.settings.preconditioner,  # type: ignore[arg-type]
+        columns=parts.columns,
+    )
+
+
+def exact(parts: Ingredients) -> Basis:
+    """All training rows, and their noise."""
+    rows, likelihood = parts.rows, parts.likelihood
+    assert rows is not None and isinstance(likelihood, GaussianLikelihood)
+    x = rows.x.unsqueeze(1)
+    return Exact(parts.new_kernel(), x, parts.batch_shape, likelihood, rows.noise, rows.weight)
 
 
 BASES: dict[str, Callable[[Ingredients], Basis]] = {
     "coupled": coupled,
     "hybrid": hybrid,
+    "orthogonal-a": orthogonal_a,
+    "subspace": subspace,
+    "exact": exact,
     "solve": solve,
     "orthogonal": orthogonal,
     "components": components,
@@ -112,28 +164,60 @@ BASES: dict[str, Callable[[Ingredients], Basis]] = {
     "separate": separate,
     "conditional": conditional,
 }
-QS: dict[str, type[Q]] = {"full": CholeskyQ, "diagonal": DiagonalQ, "point": PointQ}
+QS: dict[str, type[Q]] = {"full": CholeskyQ, "diagonal": DiagonalQ, "point": PointQ, "ridge": RidgeQ}
 
 
 def make_objective(name: str, settings: Settings) -> Objective:
     if name == "gamma-robust":
         return GammaRobust(settings.gamma, settings.gpytorch_sign)
-    return {"elbo": elbo, "vfitc": vfitc, "predictive": predictive}[name]
+    return {"elbo": elbo, "vfitc": vfitc, "predictive": predictive, "dtc": dtc}[name]
 
 
-def make_likelihood(settings: Settings, outputs: int, fixed_noise: bool) -> Likelihood:
+def likelihood_name(name: object) -> str:
+    """The name as the table has it ("Student T" is "student-t"), or an error with the nearest one."""
+    names = [*LIKELIHOODS, "classes"]
+    key = re.sub(r"[^a-z]+", "-", str(name).lower().strip())
+    if key not in names:
+        near = difflib.get_close_matches(key, names, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ";"
+        raise ValueError(f"unknown likelihood {name!r}{hint} The names are {', '.join(names)}")
+    return key
+
+
+def target_kind(settings: Settings) -> str:
+    """What y may be under the likelihood asked for: "real", "count", "positive", "unit" or "classes"."""
+    spec = settings.likelihood
+    if isinstance(spec, Likelihood):
+        return spec.target
+    name = likelihood_name(spec)
+    return "classes" if name == "classes" else LIKELIHOODS[name].target
+
+
+def make_likelihood(
+    settings: Settings, outputs: int, fixed_noise: bool, classes: int | None = None
+) -> Likelihood:
     spec = settings.likelihood
     if isinstance(spec, Likelihood):
         if getattr(spec, "outputs", outputs) != outputs:
             raise ValueError(f"likelihood is made for {spec.outputs} outputs, but y has {outputs}")
+        if classes is not None and getattr(spec, "classes", classes) != classes:
+            raise ValueError(f"likelihood is made for {spec.classes} classes, but y has {classes}")
         return spec
-    if spec != "gaussian":
-        raise ValueError(f"likelihood must be 'gaussian' or a Likelihood object, got {spec!r}")
+    spec = likelihood_name(spec)
+    if spec == "classes":
+        spec = "bernoulli" if classes == 2 else "robust-max"
     learn = not fixed_noise if settings.learn_noise is None else settings.learn_noise
-    if fixed_noise and not learn:  # all of the noise is given
+    if fixed_noise and not learn and spec == "gaussian":  # all of the noise is given
         return GaussianLikelihood(outputs, noise=2e-10, floor=1e-10, learn=False)
     floor = settings.noise_floor
-    return GaussianLikelihood(outputs, noise=max(settings.initial_noise, 2 * floor), floor=floor, learn=learn)
+    return make_named(
+        spec,
+        outputs=outputs,
+        classes=classes,
+        noise=max(settings.initial_noise, 2 * floor),
+        noise_floor=floor,
+        learn_noise=learn,
+    )
 
 
 def initial_kernel(settings: Settings, spread: Tensor, batch_shape: tuple[int, ...] = ()) -> Kernel:
@@ -142,11 +226,21 @@ def initial_kernel(settings: Settings, spread: Tensor, batch_shape: tuple[int, .
     kernel = make_kernel(settings.kernel, dims, ard=settings.ard, scale=settings.output_scale)
     kernel = batched(kernel, batch_shape)
     if isinstance(settings.kernel, str):
-        base = kernel.kernel if isinstance(kernel, Scale) else kernel
-        if isinstance(base, Stationary):
-            # Two standardised rows are about √(2d) apart: at √d they are neither alike nor strangers.
-            typical = spread if settings.ard else spread.square().mean(-1, keepdim=True).sqrt()
-            base.lengthscale.set_(settings.initial_lengthscale or math.sqrt(dims) * typical)
+        # Two standardised rows are about √(2d) apart: at √d they are neither alike nor strangers.
+        typical = spread if settings.ard else spread.square().mean(-1, keepdim=True).sqrt()
+        summands = list(kernel.kernels) if isinstance(kernel, Sum) else [kernel]
+        initial = as_list(settings.initial_lengthscale) or [math.sqrt(dims) * typical]
+        if len(initial) not in (1, len(summands)):
+            raise ValueError(
+                f"initial_lengthscale must be one number, or one for each of the {len(summands)} summands of "
+                f"{settings.kernel!r}, got {len(initial)}"
+            )
+        for i, part in enumerate(summands):
+            base = part.kernel if isinstance(part, Scale) else part
+            if isinstance(base, Stationary):
+                base.lengthscale.set_(initial[i % len(initial)])
+            if isinstance(part, Scale) and settings.initial_scale is not None:
+                part.variance.set_(settings.initial_scale / len(summands))
     return kernel
 
 
@@ -164,21 +258,35 @@ def build_model(
     fixed_noise: bool,
     spread: Tensor,
     generators: Sequence[torch.Generator],
+    classes: int | None = None,
+    rows: Batch | None = None,
 ) -> Model:
     """R replicates of a method as one model, on the settings' device and in their precision."""
-    replicates, dims = inducing.shape[0], inducing.shape[-1]
+    replicates, dims = inducing.shape[0], spread.shape[-1]
     dtype = settings.torch_dtype
-    batch_shape = (replicates, outputs)
+    likelihood = batched(make_likelihood(settings, outputs, fixed_noise, classes), (replicates,))
+    seen = likelihood.num_latents(outputs)  # functions that the likelihood sees
+    latents = settings.num_latents or seen
+    batch_shape = (replicates, latents)
+    shared = settings.shared_kernel
+    if shared is None:  # classes differ in what they say, not in how smooth they are
+        shared = latents > 1 and likelihood.target == "classes"
 
     def new_kernel() -> Kernel:
-        return initial_kernel(settings, spread, batch_shape)
+        return initial_kernel(settings, spread, (replicates, 1) if shared else batch_shape)
 
     def new_q(*args: object, **kwargs: object) -> Q:
         if method.q == "point":
             kwargs["unwhitened"] = settings.log_prior == "unwhitened"
+        if method.q == "ridge":
+            kwargs["kind"] = settings.ridge
+            tied = isinstance(likelihood, GaussianLikelihood) and latents == seen
+            kwargs["noise"] = likelihood.noise if tied else None
         return QS[method.q](*args, **kwargs)  # type: ignore[arg-type]
 
-    parts = Ingredients(settings, omega, batch_shape, inducing, extra, new_kernel, new_q)
+    parts = Ingredients(
+        method, settings, omega, batch_shape, likelihood, rows, inducing, extra, new_kernel, new_q
+    )
     basis = BASES[method.basis](parts)
     basis.initialise(generators)
     if not settings.learn_inducing:
@@ -188,12 +296,13 @@ def build_model(
     model = Model(
         mean=batched(make_mean(settings.mean, dims), batch_shape),
         basis=basis,
-        likelihood=batched(make_likelihood(settings, outputs, fixed_noise), (replicates,)),
+        likelihood=likelihood,
         objective=make_objective(method.objective, settings),
         numerics=Numerics(replicates, settings.jitter, dtype),
         num_data=num_data,
         beta1=beta1,
         beta2=beta2,
+        mixing=None if settings.num_latents is None else LinearMixing(seen, latents, generators),
     )
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)

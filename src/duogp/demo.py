@@ -144,7 +144,9 @@ def run(task: Task, contender: Contender) -> Outcome:
     start = time.perf_counter()
     gp = fit(task.X, task.y, contender.method, device="cpu", **task.settings, **contender.settings)
     seconds = time.perf_counter() - start
-    return Outcome(task, contender.label, gp, gp.predict(task.X_test), seconds)
+    prediction = gp.predict(task.X_test)
+    assert isinstance(prediction, Prediction)
+    return Outcome(task, contender.label, gp, prediction, seconds)
 
 
 def study(names: Sequence[str], seeds: int = STUDY_SEEDS) -> list[dict[str, Any]]:

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from duogp.assembly import Workshop, prepare, transplant
+from duogp.build import target_kind
 from duogp.data.columns import informative_columns
-from duogp.data.validation import as_matrix, as_row_vector, as_target, column_names
+from duogp.data.targets import raw_target, read_target
+from duogp.data.validation import as_matrix, as_row_vector, column_names
 from duogp.errors import DataWarning
 from duogp.gp import GP
 from duogp.methods import METHODS
 from duogp.model import take_replicate
-from duogp.planning import check_settings, make_decisions, make_splits
+from duogp.planning import check_settings, is_gaussian, make_decisions, make_splits
 from duogp.settings import Settings
 from duogp.training import Callback, ClosedForm, History, settle, train
 
@@ -34,20 +36,22 @@ def fit(
 ) -> GP:
     """Fit a method of the registry to a table.
 
-    ``X`` [n, d], ``y`` [n] (or [n, outputs]): arrays, frames, lists. ``validation``: rows to stop early and
-    to choose β on (otherwise a ``validation_fraction`` of the training rows, where they are needed).
+    ``X`` [n, d], ``y`` [n] (or [n, outputs]): arrays, frames, lists; with a ``likelihood`` of classes
+    ("classes", "bernoulli", "robust-max", "softmax") labels of any type. ``validation``: rows to stop early
+    and to choose β on (otherwise a ``validation_fraction`` of the training rows, where they are needed).
     ``noise``: known noise variance of each row. All other keywords are `duogp.Settings`.
     """
     names = column_names(X)
+    kind = target_kind(Settings.of(settings))
     matrix = as_matrix(X, "X")
-    target = as_target(y, len(matrix), "y")
+    target = raw_target(y, len(matrix), kind)
     n = len(matrix)
     held_out = None
     if validation is not None:
         if not (isinstance(validation, tuple | list) and len(validation) == 2):
             raise TypeError(f"validation must be a pair (X, y), got {type(validation).__name__}")
         X_val = as_matrix(validation[0], "validation X", min_rows=1)
-        y_val = as_target(validation[1], len(X_val), "validation y")
+        y_val = raw_target(validation[1], len(X_val), kind, "validation y")
         if X_val.shape[1] != matrix.shape[1]:
             raise ValueError(f"validation X has {X_val.shape[1]} columns, X has {matrix.shape[1]}")
         if y_val.shape[1:] != target.shape[1:]:
@@ -107,9 +111,9 @@ def fit_replicates(
     chosen = Settings.of(settings)
     check_settings(recipe, chosen, settings)
     matrix = as_matrix(X, "X")
-    target = as_target(y, len(matrix), "y")
-    single_output = target.ndim == 1
-    target = target.reshape(len(matrix), -1).astype(np.float64)
+    target = read_target(y, len(matrix), target_kind(chosen))
+    if noise is not None and not is_gaussian(chosen):
+        raise ValueError(f"noise= is for Gaussian likelihoods, got likelihood={chosen.likelihood!r}")
     row_noise = None if noise is None else as_row_vector(noise, len(matrix), "noise")
     weights = None
     if sample_weight is not None:
@@ -166,10 +170,11 @@ def fit_replicates(
                 columns=columns,
                 x_scaler=data.x_scalers[r],
                 y_scaler=data.y_scalers[r],
-                single_output=single_output,
+                single_output=target.single_output,
                 history=histories[best],
-                known_noise=noise is not None and not model.likelihood.learns_noise,
+                known_noise=noise is not None and not getattr(model.likelihood, "learns_noise", True),
                 column_names=column_names(X),
+                classes=target.classes,
             )
         )
     return out

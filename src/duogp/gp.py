@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
 from numbers import Integral
 from typing import Any
 
@@ -11,13 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from duogp.bases import Conditional, LinearForm, Separate, clamp_variance
+from duogp.bases import Conditional, Exact, LinearForm, Marginals, Separate, clamp_variance
+from duogp.data.labels import as_labels, codes_of
 from duogp.data.scaling import Scaler
+from duogp.data.targets import require_support
 from duogp.data.validation import as_matrix, as_row_vector, as_target, column_names
-from duogp.likelihoods import GaussianLikelihood
+from duogp.kernels import Scale
+from duogp.likelihoods import Density, GaussianLikelihood, Likelihood
 from duogp.methods import Method
 from duogp.model import Model
-from duogp.prediction import Prediction
+from duogp.parameters import Positive
+from duogp.prediction import ClassPrediction, Prediction
 from duogp.settings import Settings
 from duogp.training.history import History
 
@@ -43,6 +48,7 @@ class GP:
         history: History,
         known_noise: bool = False,
         column_names: list[str] | None = None,
+        classes: NDArray | None = None,
     ) -> None:
         self.model = model.eval()
         self.method = method
@@ -54,13 +60,19 @@ class GP:
         self.history = history
         self.known_noise = known_noise  # all of the noise was given row by row, none was learned
         self.column_names = column_names
+        self.classes = classes  # the labels behind class numbers; None for regression
         self._form: LinearForm | None = None
+        self._likelihood64: Likelihood | None = None
 
     def __repr__(self) -> str:
         parts = {
             "method": self.method.name,
             "inputs": len(self.columns),
-            "outputs": len(self.y_scaler.scale),
+            **(
+                {"outputs": len(self.y_scaler.scale)}
+                if self.classes is None
+                else {"classes": len(self.classes)}
+            ),
             "inducing": len(self.inducing_points),
             "solver": self.history.solver,
         }
@@ -77,45 +89,96 @@ class GP:
         return self._form
 
     @torch.no_grad()
-    def predict(self, X: Any, *, noise: Any = None) -> Prediction:
-        """Mean and variances of new rows.
+    def predict(self, X: Any, *, noise: Any = None) -> Prediction | ClassPrediction:
+        """Mean and variances of new rows; class probabilities where the targets are labels.
 
         ``noise``: their known noise variances, where the fit was given some; without it the prediction of
         such a model is of f, not of an observation.
         """
         x = self._inputs(X)
-        parts = []
-        for piece in x.split(self._chunk_rows(), dim=0):
-            piece = piece[None, None]  # [1, 1, n, d]
-            f = self.posterior.marginals(piece)
-            prior = self.posterior.prior.diag(piece)
-            mean = f.mean + self.model.mean(piece)
-            residual = clamp_variance(f.residual, prior)
-            parts.append(torch.stack([v.expand_as(mean)[0] for v in (mean, residual, f.explained)]))
-        mean, residual, explained = torch.cat(parts, -1).mT.cpu().numpy()  # each [n, outputs]
+        row_noise = self._row_noise(noise, len(x))
+        parts: list[list[Tensor]] = []
+        for start, f in self._marginals(x):
+            density = self._density(row_noise, start, f.mean.shape[-1])
+            if self.classes is None:
+                parts.append([*density.predictive_moments(*f)])
+            else:
+                parts.append([density.class_probabilities(f.mean, f.variance), *f])
+        pieces = [torch.cat(values, -1)[0].mT.cpu().numpy() for values in zip(*parts, strict=True)]
+        if self.classes is not None:
+            return ClassPrediction(pieces[0], self.classes, *pieces[1:])
         scale = self.y_scaler.scale
-        learned = self._learned_noise()
-        row_noise = np.zeros((len(mean), 1))
-        if noise is not None:
-            row_noise = as_row_vector(noise, len(mean), "noise")[:, None]
         return Prediction(
-            mean=self._shape(mean * scale + self.y_scaler.shift),
-            residual=self._shape(residual * scale**2),
-            explained=self._shape(explained * scale**2),
-            noise=self._shape(learned * scale**2 + row_noise),
+            mean=self._shape(pieces[0] * scale + self.y_scaler.shift),
+            residual=self._shape(pieces[1] * scale**2),
+            explained=self._shape(pieces[2] * scale**2),
+            noise=self._shape(pieces[3] * scale**2),
         )
 
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Class probabilities [n, classes], in the order of `classes`."""
+        prediction = self.predict(X)
+        if not isinstance(prediction, ClassPrediction):
+            raise ValueError("predict_proba is for class labels: this model was fitted to numbers")
+        return prediction.probabilities
+
+    @torch.no_grad()
     def log_density(self, X: Any, y: Any, *, noise: Any = None) -> NDArray[np.float64]:
         """log p(y | x, data) of each row (summed over outputs), in the user's units."""
         self._require_noise(noise, "log_density")
-        prediction = self.predict(X, noise=noise)
-        target = as_target(y, len(prediction), "y")
-        if target.size != prediction.mean.size:
-            raise ValueError(f"y has shape {target.shape}, predictions have {prediction.mean.shape}")
-        target = target.reshape(prediction.mean.shape)
-        z2 = (target - prediction.mean) ** 2 / prediction.variance
-        value = -0.5 * (np.log(2 * np.pi * prediction.variance) + z2)
-        return value if self.single_output else value.sum(-1)
+        x = self._inputs(X)
+        if self.classes is not None:
+            codes = codes_of(as_labels(y, len(x)), self.classes)
+            if (codes < 0).any():
+                raise ValueError(
+                    f"y holds labels that the model does not know; it knows {self.classes.tolist()}"
+                )
+            scaled = codes[:, None].astype(np.float64)
+        else:
+            target = as_target(y, len(x), "y")
+            outputs = len(self.y_scaler.scale)
+            if target.size != len(x) * outputs:
+                raise ValueError(f"y has shape {target.shape}, predictions have {(len(x), outputs)}")
+            target = target.reshape(len(x), outputs)
+            require_support(target, self.model.likelihood.target)
+            scaled = self.y_scaler.transform(target)
+        ys = torch.as_tensor(scaled, dtype=torch.float64, device=x.device).mT[None]
+        row_noise = self._row_noise(noise, len(x))
+        out = []
+        for start, f in self._marginals(x):
+            rows = f.mean.shape[-1]
+            density = self._density(row_noise, start, rows)
+            out.append(density.log_predictive(ys[..., start : start + rows], f.mean, f.variance)[0])
+        return torch.cat(out).cpu().numpy() - np.log(self.y_scaler.scale).sum()
+
+    def _marginals(self, x: Tensor) -> Iterator[tuple[int, Marginals]]:
+        """What the likelihood sees at the rows, piece by piece, with where the piece begins."""
+        start = 0
+        for piece in x.split(self._chunk_rows(), dim=0):
+            rows = piece[None, None]  # [1, 1, n, d]
+            f = self.posterior.marginals(rows)
+            residual = clamp_variance(f.residual, self.posterior.prior.diag(rows))
+            f = self.model.complete(f._replace(residual=residual), rows)
+            yield start, Marginals(*torch.broadcast_tensors(*f))
+            start += len(piece)
+
+    def _density(self, row_noise: Tensor | None, start: int, rows: int) -> Density:
+        noise = None if row_noise is None else row_noise[..., start : start + rows]
+        return self._likelihood.bind(noise)
+
+    @property
+    def _likelihood(self) -> Likelihood:
+        """The likelihood in float64, for prediction."""
+        if self._likelihood64 is None:
+            self._likelihood64 = copy.deepcopy(self.model.likelihood).double().eval()
+        return self._likelihood64
+
+    def _row_noise(self, noise: Any, n: int) -> Tensor | None:
+        """Known noise of new rows in scaled units, [1, outputs, n]."""
+        if noise is None:
+            return None
+        variance = as_row_vector(noise, n, "noise")[None] / self.y_scaler.scale[:, None] ** 2
+        return torch.as_tensor(variance, device=self.model.beta1.device)[None]
 
     # -- samples ---------------------------------------------------------------------------------------------
 
@@ -148,8 +211,10 @@ class GP:
         else:
             evaluate = self.posterior.sample_paths(n, generator)
             draws = torch.cat([evaluate(part[None, None])[:, 0] for part in x.split(self._chunk_rows())], -1)
-        draws = draws + self.model.mean(x[None, None])[0]  # [n, outputs, rows]
+        draws = self._mixed(draws + self.model.mean(x[None, None])[0])  # [n, outputs, rows]
         if observation_noise:
+            if not isinstance(self.model.likelihood, GaussianLikelihood):
+                return self._observations(draws, generator)
             variance = np.broadcast_to(self._learned_noise()[:, None], draws.shape[1:])
             if noise is not None:
                 variance = (
@@ -169,9 +234,20 @@ class GP:
         @torch.no_grad()
         def paths(X: Any) -> NDArray[np.float64]:
             x = self._inputs(X)[None, None]
-            return self._draws_to_user(evaluate(x)[:, 0] + self.model.mean(x)[0])
+            return self._draws_to_user(self._mixed(evaluate(x)[:, 0] + self.model.mean(x)[0]))
 
         return paths
+
+    def _mixed(self, draws: Tensor) -> Tensor:
+        """Draws of latent functions [n, latents, rows] as draws of what the likelihood sees."""
+        return draws if self.model.mixing is None else self.model.mixing.mix(draws)
+
+    def _observations(self, draws: Tensor, generator: torch.Generator) -> NDArray:
+        """Draws of y given draws of f [n, latents, rows]."""
+        values = self._likelihood.bind(None).sample(draws.unsqueeze(1), generator)[:, 0]  # [n, outputs, rows]
+        if self.classes is not None:
+            return self.classes[values[:, 0].long().cpu().numpy()]
+        return self._draws_to_user(values)
 
     def _joint_draws(self, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
         mean, residual, explained = self.posterior.joint(x[None, None])
@@ -198,7 +274,13 @@ class GP:
         """Learned values in scaled units: noise variance, kernels, prior mean."""
         basis = self.model.basis
         kernel = _plain(basis.kernel.describe())
-        out: dict[str, Any] = {"noise": _squeeze(self._learned_noise().tolist()), "kernel": kernel}
+        likelihood = self.model.likelihood
+        out: dict[str, Any] = {
+            name: _squeeze(part().tolist())
+            for name, part in likelihood.named_modules()
+            if isinstance(part, Positive)
+        }
+        out["kernel"] = kernel
         out["lengthscale"] = _find(kernel, "lengthscale")
         if isinstance(basis, Conditional) or (
             isinstance(basis, Separate) and basis.mean_kernel is not basis.kernel
@@ -206,6 +288,9 @@ class GP:
             out["mean_kernel"] = _plain(basis.mean_kernel.describe())
             out["lengthscale_mean"] = _find(out["mean_kernel"], "lengthscale")
             out["lengthscale_covariance"] = out.pop("lengthscale")
+        if isinstance(basis, Exact) and isinstance(basis.kernel, Scale):  # ridge regression's λ
+            scale = basis.kernel.variance()[0].detach().double().cpu().numpy()
+            out["ridge_penalty"] = _squeeze((self._learned_noise() / scale).tolist())
         out["mean"] = {
             name: _squeeze(p.tolist()) for name, p in self.model.mean.named_parameters() if p.numel() <= 1000
         }
@@ -216,7 +301,8 @@ class GP:
         """The points that carry the covariance, [M, d] in the units of X (columns that were dropped: NaN)."""
         inducing = self.model.basis.inducing
         assert isinstance(inducing, Tensor)
-        points = inducing[0, 0].detach().double().cpu().numpy()
+        dims = int(self.columns.sum())  # a generalised point has its lengthscales behind its place
+        points = inducing[0, 0, :, :dims].detach().double().cpu().numpy()
         out = np.full((len(points), len(self.columns)), np.nan)
         out[:, self.columns] = self.x_scaler.inverse(points)
         return out
@@ -258,6 +344,8 @@ class GP:
         return value[:, 0] if self.single_output else value
 
     def _draws_to_user(self, draws: Tensor) -> NDArray[np.float64]:
+        if draws.shape[-2] != len(self.y_scaler.scale):  # functions, but not of the targets' kind
+            return draws.mT.cpu().numpy()
         values = draws.mT.cpu().numpy() * self.y_scaler.scale + self.y_scaler.shift  # [n, rows, outputs]
         return values[..., 0] if self.single_output else values
 

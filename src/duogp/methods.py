@@ -17,6 +17,10 @@ CITATIONS = {
     "hensman2013": "Hensman, Fusi, Lawrence 2013, Gaussian Processes for Big Data",
     "salimbeni2018": "Salimbeni, Cheng, Boots, Deisenroth 2018, Orthogonally Decoupled Variational Gaussian Processes",
     "shi2020": "Shi, Titsias, Mnih 2020, Sparse Orthogonal Variational Inference for Gaussian Processes",
+    "cheng2017": "Cheng, Boots 2017, Variational Inference for Gaussian Process Models with Linear Complexity",
+    "cheng2016": "Cheng, Boots 2016, Incremental Variational Sparse Gaussian Process Regression",
+    "rasmussen2006": "Rasmussen, Williams 2006, Gaussian Processes for Machine Learning",
+    "seeger2003": "Seeger, Williams, Lawrence 2003, Fast Forward Selection to Speed Up Sparse Gaussian Process Regression",
     "popescu2020": "Popescu, Sharp, Cole, Glocker, Decoupled Sparse Gaussian Processes Components",
     "knoblauch2019": "Knoblauch, Jewson, Damoulas 2019, Generalized Variational Inference",
     "jankowiak2020": "Jankowiak, Pleiss, Gardner 2020, Parametric Gaussian Process Regressors",
@@ -46,33 +50,56 @@ class Method:
         return CITATIONS[self.citation]
 
     @property
+    def has_extra_points(self) -> bool:
+        """Whether there is a second set of points at all."""
+        return self.has_second_block or self.basis in ("separate", "subspace")
+
+    @property
     def has_second_block(self) -> bool:
         """Whether a second set of points stands orthogonal to the first."""
-        return self.basis in ("solve", "orthogonal", "hybrid", "components", "components-eps")
+        return self.basis in ("solve", "orthogonal", "orthogonal-a", "hybrid", "components", "components-eps")
 
     def num_variational_parameters(self, num_inducing: int, num_extra: int | None = None) -> int:
         """Size of q for one output: its means and its covariances."""
+        if self.basis == "exact":
+            return 0
         m, e = num_inducing, num_inducing if num_extra is None else num_extra
-        mean = {"separate": e, "orthogonal": m + e, "hybrid": m + e, "solve": m + e}.get(self.basis, m)
+        mean = {"M": m, "E": e, "M + E": m + e}[self._mean_size]
         size = COVARIANCE_SIZE[self.q]
         return mean + size(m) + (size(e) if self.basis == "solve" else 0)
 
     @property
     def variational_parameters(self) -> str:
         """The count as a formula in M (inducing points) and E (extra points)."""
-        mean = {"separate": "E", "orthogonal": "M + E", "hybrid": "M + E", "solve": "M + E"}.get(
-            self.basis, "M"
-        )
+        if self.basis == "exact":
+            return "0"
         covariance = COVARIANCE_FORMULA[self.q]
-        return mean + covariance + (covariance.replace("M", "E") if self.basis == "solve" else "")
+        return self._mean_size + covariance + (covariance.replace("M", "E") if self.basis == "solve" else "")
+
+    @property
+    def _mean_size(self) -> str:
+        return MEAN_SIZE.get(self.basis, "M")
+
+
+MEAN_SIZE = {"separate": "E", "subspace": "E"} | dict.fromkeys(
+    ("orthogonal", "orthogonal-a", "hybrid", "solve"), "M + E"
+)
 
 
 COVARIANCE_SIZE: dict[str, Callable[[int], int]] = {
     "full": lambda m: m * (m + 1) // 2,
     "diagonal": lambda m: m,
     "point": lambda m: 0,
+    "ridge": lambda m: 0,
+    "square": lambda m: m * m,
 }
-COVARIANCE_FORMULA = {"full": " + M(M+1)/2", "diagonal": " + M", "point": ""}
+COVARIANCE_FORMULA = {
+    "full": " + M(M+1)/2",
+    "diagonal": " + M",
+    "point": "",
+    "ridge": "",
+    "square": " + M²",
+}
 
 
 def _with(**settings: Any) -> tuple[tuple[str, Any], ...]:
@@ -123,15 +150,23 @@ METHODS = Registry([
     Method("odppgpr",      "orthogonal",  "full",     "predictive",   False, "salimbeni2018", "orthogonal second block, predictive"),
     Method("solvegp",      "solve",       "full",     "elbo",         True,  "shi2020",       "orthogonal second block for mean and covariance"),
     Method("dsgpc-eps",    "components-eps", "full",  "elbo",         True,  "popescu2020",   "second block shrunk towards zero: a true bound"),
+    Method("dsgpc",        "components",  "ridge",    "elbo",         False, "popescu2020",   "dsgpc-free with a ridge S: a surrogate"),
     Method("dsgpc-free",   "components",  "full",     "elbo",         False, "popescu2020",   "second block explains variance only: a surrogate"),
     Method("sgpr",         "coupled",     "full",     "elbo",         True,  "titsias2009",   "Titsias' collapsed bound", _with(solver="closed-form")),
     Method("fitc",         "coupled",     "full",     "vfitc",        False, "snelson2006",   "FITC's evidence, maximised", _with(solver="closed-form")),
+    Method("dtc",          "coupled",     "full",     "dtc",          False, "seeger2003",    "DTC's evidence, maximised", _with(solver="closed-form")),
+    Method("exact",        "exact",       "point",    "elbo",         True,  "rasmussen2006", "the GP itself, n³", _with(solver="closed-form")),
+    Method("bkrr",         "exact",       "point",    "elbo",         True,  "popescu2020",   "Bayesian kernel ridge regression: the GP with λ = noise / scale", _with(solver="closed-form")),
     Method("coupled-nat",  "coupled",     "full",     "elbo",         True,  "hensman2013",   "natural gradients on q(u)", _with(solver="natural")),
     Method("orthnat",      "orthogonal",  "full",     "elbo",         True,  "salimbeni2018", "odsvgp with natural gradients", _with(solver="natural")),
     Method("solvegp-nat",  "solve",       "full",     "elbo",         True,  "shi2020",       "solvegp with natural gradients", _with(solver="natural")),
     Method("dcsvgp-nat",   "conditional", "full",     "elbo",         False, "zhu2023",       "dcsvgp with natural gradients", _with(solver="natural", beta2=1e-3)),
+    Method("orth-a",       "orthogonal-a", "full",    "elbo",         True,  "salimbeni2018", "orth for many mean points: cost linear in E", _with(solver="natural", mean_columns=64)),
     Method("hybrid",       "hybrid",      "full",     "elbo",         True,  "salimbeni2018", "extra mean points with plain coefficients"),
     Method("hybrid-nat",   "hybrid",      "full",     "elbo",         True,  "salimbeni2018", "hybrid with natural gradients", _with(solver="natural")),
+    Method("decoupled",    "subspace",    "square",   "elbo",         True,  "cheng2017",     "own points for the mean, B form"),
+    Method("svdgp",        "subspace",    "square",   "elbo",         True,  "cheng2017",     "decoupled with bases grown online", _with(online=True)),
+    Method("ivsgpr",       "coupled",     "full",     "elbo",         True,  "cheng2016",     "coupled with bases grown online", _with(online=True)),
     Method("decoupled-s",  "separate",    "full",     "elbo",         True,  "salimbeni2018", "own points for the mean, S form: a true bound"),
 ], aliases={"ppgpr": "ppgpr-chol", "coupled": "svgp", "orth": "odsvgp", "svi": "coupled-nat", "vsgpr": "sgpr"})
 # fmt: on

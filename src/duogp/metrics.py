@@ -1,8 +1,10 @@
-"""What a predictive distribution N(mean, std²) is worth on held-out targets (MATH §4, §2.4).
+"""What a prediction is worth on held-out targets (MATH §2.4, §3.5, §4).
 
-Pure numpy functions of vectors ``[n]``, in float64 whatever comes in. `rmse`, `mae`, `nmse` judge the mean;
-`nll` and `crps` (lower is better) judge the whole distribution; `coverage`, `quantile_calibration_error` and
-`zscore_wasserstein` judge only whether the uncertainty is honest; `noise_share` says how much of it is noise.
+Pure numpy functions, in float64 whatever comes in. Of a predictive distribution N(mean, std²), in vectors
+``[n]``: `rmse`, `mae`, `nmse` judge the mean; `nll` and `crps` (lower is better) the whole distribution;
+`coverage`, `quantile_calibration_error` and `zscore_wasserstein` only whether the uncertainty is honest;
+`noise_share` says how much of it is noise. Of class probabilities ``[n, classes]``: `accuracy` judges the
+most probable class, `log_loss` and `brier` the whole distribution, `expected_calibration_error` its honesty.
 
 Inputs that are not finite are refused rather than averaged over: a NaN would count as "outside the interval"
 in a coverage and make a failed model look merely overconfident.
@@ -20,6 +22,11 @@ Vector = NDArray[np.float64]
 
 # The levels p at which the quantile calibration is read: 0.01, …, 0.99.
 LEVELS: Vector = np.arange(1, 100) / 100.0
+# No class is held to be impossible: a certain prediction that is wrong costs 27.6 nats, not infinitely many.
+SMALLEST_PROBABILITY = 1e-12
+CALIBRATION_BINS = 15
+# How far a row may be from summing to 1 (probabilities by quadrature) before it is no distribution at all.
+_SUM_TOLERANCE = 0.05
 
 
 def rmse(y: ArrayLike, mean: ArrayLike) -> float:
@@ -119,6 +126,109 @@ def regression_metrics(
     return values
 
 
+# -- classes -----------------------------------------------------------------------------------------------
+
+
+def accuracy(labels: ArrayLike, probabilities: ArrayLike, classes: ArrayLike | None = None) -> float:
+    """Share of rows whose most probable class is the true one."""
+    y, p = _class_rows(labels, probabilities, classes)
+    return float(np.mean(p.argmax(1) == y))
+
+
+def log_loss(labels: ArrayLike, probabilities: ArrayLike, classes: ArrayLike | None = None) -> float:
+    """mean of −log p(true class), in nats per datum."""
+    y, p = _class_rows(labels, probabilities, classes)
+    return float(-np.mean(np.log(p[np.arange(y.size), y])))
+
+
+def brier(labels: ArrayLike, probabilities: ArrayLike, classes: ArrayLike | None = None) -> float:
+    """mean of Σ_c (p_c − 1[y = c])², from 0 to 2."""
+    y, p = _class_rows(labels, probabilities, classes)
+    off = p.copy()
+    off[np.arange(y.size), y] -= 1.0
+    return float(np.mean(np.sum(off**2, 1)))
+
+
+def expected_calibration_error(
+    labels: ArrayLike,
+    probabilities: ArrayLike,
+    classes: ArrayLike | None = None,
+    *,
+    bins: int = CALIBRATION_BINS,
+) -> float:
+    """Σ_b (n_b/n) |accuracy − mean top probability| over equal-width bins of the top probability."""
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1, got {bins!r}")
+    y, p = _class_rows(labels, probabilities, classes)
+    top = p.max(1)
+    excess = (p.argmax(1) == y) - top
+    bin_of = np.minimum((top * bins).astype(np.intp), bins - 1)
+    return float(np.sum(np.abs(np.bincount(bin_of, excess, bins))) / y.size)
+
+
+def classification_metrics(
+    labels: ArrayLike, probabilities: ArrayLike, classes: ArrayLike | None = None
+) -> dict[str, float]:
+    """accuracy, nll, brier and ece (15 bins) of class probabilities ``[n, C]``.
+
+    ``labels`` are column numbers or, with ``classes`` ``[C]``, the names of the columns. A label that is not
+    among the classes had no probability. Probabilities are clipped to [1e-12, 1 − 1e-12] and renormalised.
+    """
+    return {
+        "accuracy": accuracy(labels, probabilities, classes),
+        "nll": log_loss(labels, probabilities, classes),
+        "brier": brier(labels, probabilities, classes),
+        "ece": expected_calibration_error(labels, probabilities, classes),
+    }
+
+
+def _class_rows(
+    labels: ArrayLike, probabilities: ArrayLike, classes: ArrayLike | None
+) -> tuple[NDArray[np.intp], Vector]:
+    """Column numbers [n] and probabilities [n, C], clipped and renormalised."""
+    p = _float64(probabilities)
+    if p.ndim != 2 or p.shape[1] == 0:
+        raise ValueError(f"probabilities must have shape [n, classes], got {p.shape}")
+    y = _array(labels)
+    if y.ndim != 1:
+        raise ValueError(f"labels must be one-dimensional [n], got shape {y.shape}")
+    if y.size == 0:
+        raise ValueError("labels is empty: at least one value is needed")
+    if y.size != p.shape[0]:
+        raise ValueError(f"probabilities has {p.shape[0]} rows but labels has {y.size} values")
+    _require_finite("probabilities", p)
+    if p.min() < -1e-6 or p.max() > 1 + 1e-6:
+        raise ValueError(f"probabilities must lie in [0, 1], got {float(p.min())!r} to {float(p.max())!r}")
+    if np.any(off := np.abs(p.sum(1) - 1) > _SUM_TOLERANCE):
+        raise ValueError(f"probabilities must sum to 1 in every row, got a sum of {float(p[off][0].sum())!r}")
+    if classes is None:
+        y = _column_numbers(y, p.shape[1])
+    else:
+        y, p = _by_name(y, p, _array(classes))
+    p = np.clip(p, SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY)
+    return y, p / p.sum(1, keepdims=True)
+
+
+def _column_numbers(labels: NDArray, columns: int) -> NDArray[np.intp]:
+    if labels.dtype.kind not in "biuf" or np.any(labels != np.floor(labels)):
+        raise ValueError("labels must be column numbers unless classes are given")
+    if labels.min() < 0 or labels.max() >= columns:
+        raise ValueError(
+            f"labels must be column numbers from 0 to {columns - 1}, got {labels.min()} to {labels.max()}"
+        )
+    return labels.astype(np.intp)
+
+
+def _by_name(labels: NDArray, p: Vector, classes: NDArray) -> tuple[NDArray[np.intp], Vector]:
+    """Column numbers of named labels; names that are not classes get columns of their own, without mass."""
+    if classes.shape != (p.shape[1],) or len(np.unique(classes)) != p.shape[1]:
+        raise ValueError(f"classes must be {p.shape[1]} different names, got shape {classes.shape}")
+    names = np.concatenate([classes, np.setdiff1d(labels, classes)])
+    order = np.argsort(names)
+    p = np.concatenate([p, np.zeros((len(p), names.size - classes.size))], 1)
+    return order[np.searchsorted(names, labels, sorter=order)], p
+
+
 def _phi(z: Vector) -> Vector:
     return np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
 
@@ -162,9 +272,13 @@ def _noise(value: Any, n: int) -> Vector:
 
 
 def _float64(value: Any) -> Vector:
+    return np.asarray(_array(value), dtype=np.float64)
+
+
+def _array(value: Any) -> NDArray:
     if hasattr(value, "detach"):  # a torch tensor, perhaps on a device or with a gradient
         value = value.detach().cpu()
-    return np.asarray(value, dtype=np.float64)
+    return np.asarray(value)
 
 
 def _require_finite(name: str, vector: Vector) -> None:

@@ -6,6 +6,7 @@ Shapes: a batch is x [R, n, d], y [R, outputs, n]; inside, everything leads with
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from duogp.bases.linear_form import LinearForm
 from duogp.bases.marginals import Marginals
 from duogp.likelihoods.base import Likelihood
 from duogp.linalg import Numerics
+from duogp.mixing import LinearMixing
 from duogp.objectives import Objective
 from duogp.parameters import log_prior
 
@@ -35,6 +37,8 @@ class Model(nn.Module):
     beta1: Tensor
     beta2: Tensor
     num_data: Tensor
+    #: buffers that lead with [replicate], of this and of any part
+    replicate_buffers = ("beta1", "beta2", "num_data")
 
     def __init__(
         self,
@@ -46,11 +50,13 @@ class Model(nn.Module):
         num_data: int,
         beta1: Tensor | float = 1.0,
         beta2: Tensor | float = 0.0,
+        mixing: LinearMixing | None = None,
     ) -> None:
         super().__init__()
         self.mean = mean
         self.basis = basis
         self.likelihood = likelihood
+        self.mixing = mixing  # from latent functions to what the likelihood sees; None: they are the same
         self.objective = objective
         self.numerics = numerics
         replicates = numerics.jitter.shape[0]
@@ -70,14 +76,24 @@ class Model(nn.Module):
     def likelihood_outputs(self) -> int:
         return int(getattr(self.likelihood, "outputs", 1))
 
+    def draw(self, generators: Sequence[torch.Generator]) -> None:
+        """Draw what the next step needs to draw, outside the captured step; one generator a replicate."""
+        self.basis.draw(generators)
+        self.likelihood.draw(generators)
+
     def factors(self) -> Any:
         return self.basis.factors(self.numerics)
 
     def marginals(self, x: Tensor, factors: Any | None = None) -> Marginals:
-        """q(f(x)) with the prior mean, x [R, n, d]."""
+        """q(f(x)) with the prior mean, mixed: what the likelihood sees. x [R, n, d]."""
         x = x.unsqueeze(-3)
         f = self.basis.marginals(x, self.factors() if factors is None else factors)
-        return f._replace(mean=f.mean + self.mean(x))
+        return self.complete(f, x)
+
+    def complete(self, f: Marginals, x: Tensor) -> Marginals:
+        """A basis' marginals with the prior mean, mixed; x [R, 1, n, d]."""
+        f = f._replace(mean=f.mean + self.mean(x))
+        return f if self.mixing is None else self.mixing(f)
 
     def terms(self, batch: Batch, factors: Any | None = None) -> tuple[Tensor, Tensor]:
         """Data term of each row [R, n] and the weighed regulariser [R]."""
@@ -85,8 +101,7 @@ class Model(nn.Module):
         f, penalties = self.basis.evaluate(
             x, self.factors() if factors is None else factors, self.numerics, with_omega=self.uses_omega
         )
-        f = f._replace(mean=f.mean + self.mean(x))
-        data = self.objective(self.likelihood.bind(batch.noise), f, batch.y)
+        data = self.objective(self.likelihood.bind(batch.noise), self.complete(f, x), batch.y)
         if batch.weight is not None:
             data = data * batch.weight
         regulariser = self.beta1 * penalties.kl
@@ -123,8 +138,7 @@ def take_replicate(model: Model, index: int) -> Model:
         for name, p in part._parameters.items():
             if p is not None:
                 part._parameters[name] = nn.Parameter(p.detach()[index : index + 1].clone(), p.requires_grad)
-    for part in (out, out.numerics):
-        for name, b in part._buffers.items():
-            if b is not None:
+        for name in getattr(part, "replicate_buffers", ()):
+            if (b := part._buffers[name]) is not None:
                 part._buffers[name] = b[index : index + 1].clone()
     return out

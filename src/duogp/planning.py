@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duogp.errors import DataWarning
-from duogp.methods import Method
+from duogp.likelihoods import GaussianLikelihood
+from duogp.methods import METHODS, Method
 from duogp.settings import Settings, as_list
 from duogp.training import Plan, make_schedule
 
@@ -25,6 +26,8 @@ FULL_OMEGA_DEFAULT = 1000
 WARM_START_STEPS = 100
 #: Rows up to which "auto" prefers the closed form where there is one: a step costs about an epoch.
 CLOSED_FORM_ROWS = {"cpu": 50_000, "cuda": 500_000}
+#: Rows up to which the exact GP is fitted: memory is n², a step n³.
+EXACT_ROWS = {"cpu": 5_000, "cuda": 20_000}
 
 
 @dataclass(frozen=True)
@@ -101,40 +104,68 @@ def _row_indices(part: Any, n: int, name: str) -> Rows:
     return indices.astype(np.intp)
 
 
-def _has_closed_form(method: Method) -> bool:
-    return method.objective in ("elbo", "vfitc")
+def is_gaussian(settings: Settings) -> bool:
+    return settings.likelihood == "gaussian" or isinstance(settings.likelihood, GaussianLikelihood)
+
+
+def _closed_form_obstacle(method: Method, settings: Settings) -> str | None:
+    """Why q(u) has no formula here; None where it has one."""
+    if method.objective not in ("elbo", "vfitc", "dtc"):
+        return f"{method.name!r} has the {method.objective} objective, which is not quadratic in q(u)"
+    if not is_gaussian(settings):
+        return f"the likelihood is {settings.likelihood!r}, not Gaussian"
+    if method.q not in ("full", "diagonal", "point"):
+        return f"the covariance of {method.name!r} is {method.q}"
+    if settings.num_latents is not None:
+        return "mixed outputs (num_latents) tie the latent functions to each other"
+    return None
 
 
 def _solver(method: Method, settings: Settings, n: int) -> str:
-    if settings.solver == "closed-form" and not _has_closed_form(method):
-        raise ValueError(
-            f"solver='closed-form' needs an objective that is quadratic in q(u); {method.name!r} has the "
-            f"{method.objective} objective: use solver='stochastic'"
-        )
-    if settings.solver == "natural" and method.q != "full":
+    asked = settings.solver
+    if asked == "auto":
+        asked = str(method.defaults.get("solver", "auto"))
+    obstacle = _closed_form_obstacle(method, settings)
+    if asked == "closed-form" and obstacle:
+        raise ValueError(f"solver='closed-form' is not possible: {obstacle}; use solver='stochastic'")
+    if method.basis == "exact" and asked != "closed-form":
+        raise ValueError(f"{method.name!r} is a closed form: it has no solver {asked!r}")
+    if asked == "natural" and method.q != "full":
         raise ValueError(
             f"solver='natural' needs a q(u) with a full covariance; that of {method.name!r} is {method.q}"
         )
-    if settings.solver == "auto":
-        if "solver" in method.defaults:
-            return str(method.defaults["solver"])
-        return (
-            "closed-form"
-            if _has_closed_form(method) and n <= CLOSED_FORM_ROWS[settings.torch_device.type]
-            else "stochastic"
-        )
-    return settings.solver
+    if asked != "auto":
+        return asked
+    if obstacle is None:
+        return "closed-form" if n <= CLOSED_FORM_ROWS[settings.torch_device.type] else "stochastic"
+    # Without a formula for q(u), natural gradients come nearest to one.
+    natural = method.q == "full" and method.objective in ("elbo", "vfitc") and not is_gaussian(settings)
+    return "natural" if natural else "stochastic"
 
 
 def check_settings(method: Method, settings: Settings, given: Mapping[str, Any]) -> None:
     """Settings that a method has no use for: an error where that changes what is meant, else a warning."""
     if method.basis != "conditional" and any(as_list(settings.beta2)):
         raise ValueError(f"beta2 weighs Ω, which only decoupled conditionals have; {method.name!r} has none")
+    if method.objective == "gamma-robust" and not is_gaussian(settings):
+        raise ValueError(f"{method.name!r} needs a Gaussian likelihood, got {settings.likelihood!r}")
+    if method.basis == "exact" and (len(as_list(settings.beta1)) > 1 or settings.beta1 != 1):
+        raise ValueError(f"beta1 weighs a KL, and {method.name!r} has none")
+    if settings.epochs is not None and settings.steps is not None:
+        raise ValueError("epochs and steps both say how long to train: give one of them")
     idle = []
     if method.basis != "conditional":
         idle += ["whitening", "omega", "omega_block", "mean_jitter"]
-    if method.basis != "separate" and not method.has_second_block:
+    if not method.has_extra_points:
         idle += ["num_extra"]
+    if method.q != "ridge":
+        idle += ["ridge"]
+    if method.basis != "subspace":
+        idle += ["preconditioner"]
+    if method.basis not in ("hybrid", "orthogonal-a", "subspace"):
+        idle += ["mean_columns"]
+    if method.basis == "exact":
+        idle += ["num_inducing", "inducing_init", "learn_inducing", "batch_size", "beta1"]
     if method.objective != "gamma-robust":
         idle += ["gamma", "gpytorch_sign"]
     if method.basis != "components-eps":
@@ -159,6 +190,12 @@ def make_decisions(method: Method, settings: Settings, splits: Splits, *, own_va
     n = splits.train.shape[1]
     solver = _solver(method, settings, n)
     closed = solver == "closed-form"
+    limit = EXACT_ROWS[settings.torch_device.type]
+    if method.basis == "exact" and n > limit:
+        raise ValueError(
+            f"{method.name!r} factorises an n × n matrix in each step: it is meant for up to {limit} rows on "
+            f"this device, got {n}; use a sparse method such as 'sgpr', or a sample of the rows"
+        )
     beta1 = [float(b) for b in as_list(settings.beta1)]
     beta2 = _beta2(method, settings, closed)
     betas = list(itertools.product(beta1, beta2))
@@ -191,12 +228,16 @@ def make_decisions(method: Method, settings: Settings, splits: Splits, *, own_va
         restore_best=early,
         check_every=10 if closed else 50,
         natural_rate=settings.natural_rate if solver == "natural" else None,
+        mean_rule=settings.mean_rule,
+        steps=settings.steps,
         backend=settings.backend,  # type: ignore[arg-type]
         verbose=settings.verbose,
     )
     steps = settings.warm_start
     if steps is None:
         steps = WARM_START_STEPS if closed and method.basis == "conditional" else 0
+    if steps and _closed_form_obstacle(METHODS["svgp"], settings):
+        raise ValueError("warm_start trains a coupled model in closed form: it needs a Gaussian likelihood")
     warm = replace(
         training,
         epochs=steps,
@@ -204,6 +245,7 @@ def make_decisions(method: Method, settings: Settings, splits: Splits, *, own_va
         schedule=make_schedule("cosine"),
         check_every=10,
         natural_rate=None,
+        steps=None,
     )
-    refit = settings.refit and own_validation and splits.validation is not None
+    refit = settings.refit and own_validation and splits.validation is not None and method.basis != "exact"
     return Decisions(solver, omega, betas, training, warm if steps else None, refit)

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
 from duogp.metrics import LEVELS
+from duogp.prediction import ClassPrediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,6 +88,8 @@ def one_dimensional_fit(
     x, target = np.ravel(X), np.ravel(y)
     along = np.ravel(grid)
     prediction = gp.predict(along[:, None])
+    if isinstance(prediction, ClassPrediction):
+        raise ValueError("this picture is of numbers against one input; the model was fitted to class labels")
     low, high = prediction.interval(0.95)
     ax.fill_between(along, low, high, color=color, alpha=0.18, lw=0, label="95 % of observations")
     if truth is not None:

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from duogp.data.labels import as_labels, codes_of
 from duogp.data.validation import as_target
-from duogp.metrics import regression_metrics
+from duogp.metrics import classification_metrics, regression_metrics
 
 Array = NDArray[np.float64]
 
@@ -60,3 +61,41 @@ class Prediction:
 
     def __len__(self) -> int:
         return len(self.mean)
+
+
+@dataclass(frozen=True, repr=False)
+class ClassPrediction:
+    """Probabilities [n, C] of the classes, and the latent functions behind them [n, latents]."""
+
+    probabilities: Array
+    classes: NDArray
+    latent_mean: Array
+    residual: Array  # distributional variance of the latent functions (far from the data)
+    explained: Array  # their within-data variance
+
+    @property
+    def labels(self) -> NDArray:
+        """The most probable class of each row."""
+        return self.classes[self.probabilities.argmax(-1)]
+
+    @property
+    def entropy(self) -> Array:
+        """Of the class probabilities, in nats: 0 where the model is certain, log C where it knows nothing."""
+        return -(self.probabilities * np.log(self.probabilities)).sum(-1)
+
+    def metrics(self, y: Any) -> dict[str, float]:
+        """Accuracy, NLL, Brier score and calibration error against the labels of the same rows."""
+        codes = codes_of(as_labels(y, len(self)), self.classes)
+        if (codes < 0).any():
+            unknown = np.unique(np.asarray(y)[codes < 0])[:5].tolist()
+            raise ValueError(f"y holds labels that the model does not know: {unknown}")
+        return classification_metrics(codes, self.probabilities)
+
+    def __repr__(self) -> str:
+        sure = self.probabilities.max(-1).mean()
+        return (
+            f"ClassPrediction({len(self)} rows, {len(self.classes)} classes, average confidence {sure:.3f})"
+        )
+
+    def __len__(self) -> int:
+        return len(self.probabilities)

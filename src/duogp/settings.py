@@ -13,6 +13,8 @@ import numpy as np
 import torch
 
 from duogp.inducing import INITIALISERS
+from duogp.optim.means import MEAN_RULES
+from duogp.ridge import RIDGES
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -24,18 +26,23 @@ class Settings:
     # the model
     num_inducing: int | None = None  #: points of the block that carries S; 500, or all rows if fewer
     num_extra: int | None = None  #: points of a second block (Z_μ, O); as many as num_inducing
-    likelihood: Any = "gaussian"
+    likelihood: Any = "gaussian"  #: a name ("classes" for labels), or a likelihood object
+    num_latents: int | None = None  #: latent functions mixed into the outputs (LMC); None: one for each
+    shared_kernel: bool | None = None  #: one kernel for all latent functions; on for many classes
     mean: Any = "constant"  #: prior mean: "zero", "constant", "linear" or a module
     kernel: Any = "matern52"  #: a name or a kernel object
     ard: bool = True  #: one lengthscale per column
     output_scale: bool = True  #: learn the prior variance (kernels given by name)
-    initial_lengthscale: float | None = None  #: √d by default, for standardised inputs
+    initial_lengthscale: float | Sequence[float] | None = None  #: √d, for standardised inputs; a sum: a list
+    initial_scale: float | None = None  #: initial prior variance, 1 by default
     initial_noise: float = 0.1
     noise_floor: float = 1e-6  #: the learned noise variance stays above it, in scaled units
     learn_noise: bool | None = None  #: on, unless fixed noise is given
     log_prior: str = "whitened"  #: of a point q(u): "whitened" or "unwhitened" (MATH §4)
     gamma: float = 1.03  #: of the γ-robust objective
     mean_columns: int | None = None  #: of the hybrid basis: columns of k(γ, γ) that a step sees; all
+    preconditioner: str = "jacobi"  #: of the subspace basis: "none", "jacobi" or "nystrom"
+    ridge: str = "printed"  #: S of a ridge q(u): "printed", "kernel" or "contracting" (MATH §5.3)
     epsilon: float = 0.1  #: of DSGPC-ε: how far the second block is shrunk, in (0, 1]
     gpytorch_sign: bool = False  #: of the γ-robust normaliser, for comparison only
 
@@ -52,9 +59,11 @@ class Settings:
     solver: str = "auto"  #: "auto", "closed-form", "stochastic" or "natural"
     warm_start: int | None = None  #: closed-form SVGP steps to start from
     epochs: int | None = None
+    steps: int | None = None  #: optimiser steps in all, instead of epochs
     batch_size: int = 1024
     learning_rate: float | None = None
     natural_rate: float = 0.1  #: step size of natural gradients on q(u), after a short ramp
+    mean_rule: str = "adam"  #: of γ's mean beside natural gradients: "adam", "exact", "diagonal", "joint"
     schedule: Any = None  #: "constant", "multistep", "cosine" or a function of the fraction done
     validation_fraction: float | None = None
     early_stopping: bool | None = None
@@ -82,12 +91,24 @@ class Settings:
                 object.__setattr__(self, name, np.dtype(value).name)
         for name in ("batch_size", "patience"):
             _positive_int(name, getattr(self, name))
-        for name in ("num_inducing", "num_extra", "epochs", "evaluate_every", "omega_block", "mean_columns"):
+        for name in (
+            "num_inducing",
+            "num_extra",
+            "num_latents",
+            "epochs",
+            "steps",
+            "evaluate_every",
+            "omega_block",
+            "mean_columns",
+        ):
             if getattr(self, name) is not None:
                 _positive_int(name, getattr(self, name))
-        for name in ("learning_rate", "initial_lengthscale", "jitter", "mean_jitter"):
+        for name in ("learning_rate", "initial_scale", "jitter", "mean_jitter"):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name))
+        if self.initial_lengthscale is not None:
+            for value in as_list(self.initial_lengthscale):
+                _positive("initial_lengthscale", value)
         if self.warm_start is not None and self.warm_start != 0:
             _positive_int("warm_start", self.warm_start)
         for name in ("initial_noise", "noise_floor", "natural_rate"):
@@ -105,12 +126,15 @@ class Settings:
             raise ValueError(f"gamma must be a number above 1, got {self.gamma!r}")
         for name in ("ard", "output_scale", "gpytorch_sign", "learn_inducing", "refit", "verbose"):
             _one_of(name, getattr(self, name), (True, False))
-        for name in ("learn_noise", "early_stopping"):
+        for name in ("learn_noise", "early_stopping", "shared_kernel"):
             _one_of(name, getattr(self, name), (None, True, False))
         if not isinstance(self.mean, str | torch.nn.Module):
             raise TypeError(f"mean must be a name or a module, got {self.mean!r}")
         _one_of("inducing_init", self.inducing_init, (None, *INITIALISERS))
         _one_of("solver", self.solver, ("auto", "closed-form", "stochastic", "natural"))
+        _one_of("mean_rule", self.mean_rule, MEAN_RULES)
+        _one_of("ridge", self.ridge, RIDGES)
+        _one_of("preconditioner", self.preconditioner, ("none", "jacobi", "nystrom"))
         _one_of("whitening", self.whitening, ("Q", "K"))
         _one_of("log_prior", self.log_prior, ("whitened", "unwhitened"))
         _one_of("dtype", self.dtype, tuple(DTYPES))

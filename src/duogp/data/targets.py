@@ -1,0 +1,63 @@
+"""What y may be under a likelihood: real numbers, counts, positive numbers, shares, or class labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duogp.data.labels import as_labels, encode
+from duogp.data.validation import as_target
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """Targets as numbers [n, outputs]; `classes` are the labels behind class numbers."""
+
+    values: NDArray[np.float64]
+    single_output: bool
+    kind: str  # "real", "count", "positive", "unit" or "classes"
+    classes: NDArray | None = None
+
+    @property
+    def outputs(self) -> int:
+        return self.values.shape[1]
+
+
+def raw_target(y: Any, n: int, kind: str, name: str = "y") -> NDArray:
+    """y as an array, checked for length and for gaps."""
+    return as_labels(y, n, name) if kind == "classes" else as_target(y, n, name)
+
+
+def read_target(y: Any, n: int, kind: str, name: str = "y") -> Target:
+    values = raw_target(y, n, kind, name)
+    if kind == "classes":
+        codes, classes = encode(values, name)
+        if len(classes) < 2:
+            raise ValueError(f"{name} has only one class ({classes[0]!r}): there is nothing to tell apart")
+        return Target(codes[:, None], True, kind, classes)
+    single = values.ndim == 1
+    values = values.reshape(n, -1).astype(np.float64)
+    require_support(values, kind, name)
+    return Target(values, single, kind)
+
+
+def require_support(values: NDArray, kind: str, name: str = "y") -> None:
+    """An error where a likelihood gives some of these values no density."""
+    bad: NDArray
+    if kind == "count":
+        bad, wanted = (values < 0) | (values != np.round(values)), "whole numbers from 0"
+    elif kind == "positive":
+        bad, wanted = values <= 0, "numbers above 0"
+    elif kind == "unit":
+        bad, wanted = (values <= 0) | (values >= 1), "numbers strictly between 0 and 1"
+    else:
+        return
+    if bad.any():
+        where = np.argwhere(bad)[0]
+        raise ValueError(
+            f"{name} must hold {wanted} for this likelihood: {int(bad.sum())} of {bad.size} are not, the "
+            f"first ({values[tuple(where)]:g}) in row {where[0]}"
+        )
