@@ -201,9 +201,8 @@ class Workshop:
                 continue
             num = min(settings.num_inducing or NUM_INDUCING, self.n)
             more = None if settings.num_extra is None else min(settings.num_extra, self.n)
-            if (
-                self.method.has_second_block
-            ):  # chosen together, so that the blocks keep out of each other's way
+            if self.method.has_second_block and settings.extra_init is None:
+                # Chosen together, so that the blocks keep out of each other's way.
                 num = min(num, self.n - 1)
                 more = min(more or num, self.n - num)
                 both = select_inducing(name, x, num + more, kernel=kernel, generator=generator)
@@ -212,8 +211,11 @@ class Workshop:
                 extra.append(both[num:])
             else:
                 points.append(select_inducing(name, x, num, kernel=kernel, generator=generator))
+                if self.method.has_second_block:
+                    more = more or num
                 if more is not None:
-                    extra.append(select_inducing(name, x, more, kernel=kernel, generator=generator))
+                    own = settings.extra_init or name
+                    extra.append(select_inducing(own, x, more, kernel=kernel, generator=generator))
             self._states.append(generator.get_state())
         self.inducing = self._stack(points)
         self.spread = torch.stack(spreads).repeat_interleave(self.grid, 0).unsqueeze(1)  # [R, 1, d]

@@ -157,7 +157,7 @@ def check_settings(method: Method, settings: Settings, given: Mapping[str, Any])
     if method.basis != "conditional":
         idle += ["whitening", "omega", "omega_block", "mean_jitter"]
     if not method.has_extra_points:
-        idle += ["num_extra"]
+        idle += ["num_extra", "extra_init"]
     if method.q != "ridge":
         idle += ["ridge"]
     if method.basis != "subspace":

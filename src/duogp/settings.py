@@ -55,6 +55,7 @@ class Settings:
 
     # how
     inducing_init: str | None = None  #: "kmeans" (the default), "random" or "greedy"
+    extra_init: str | None = None  #: of a second block, apart; None: together with the first
     learn_inducing: bool = True
     solver: str = "auto"  #: "auto", "closed-form", "stochastic" or "natural"
     warm_start: int | None = None  #: closed-form SVGP steps to start from
@@ -130,7 +131,8 @@ class Settings:
             _one_of(name, getattr(self, name), (None, True, False))
         if not isinstance(self.mean, str | torch.nn.Module):
             raise TypeError(f"mean must be a name or a module, got {self.mean!r}")
-        _one_of("inducing_init", self.inducing_init, (None, *INITIALISERS))
+        for name in ("inducing_init", "extra_init"):
+            _one_of(name, getattr(self, name), (None, *INITIALISERS))
         _one_of("solver", self.solver, ("auto", "closed-form", "stochastic", "natural"))
         _one_of("mean_rule", self.mean_rule, MEAN_RULES)
         _one_of("ridge", self.ridge, RIDGES)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -278,11 +280,13 @@ class BlockQ(Q):
             block.perturb_mean(scale, generators)
 
     def variance_of(self, phi: Tensor) -> Tensor:
-        parts = [b.variance_of(phi[..., s, :]) for b, s in self.parts()]
-        return torch.stack(parts).sum(0)
+        # Blocks may broadcast over latent functions: one without parameters is the same for all of them.
+        return reduce(operator.add, (b.variance_of(phi[..., s, :]) for b, s in self.parts()))
 
     def root_of(self, phi: Tensor) -> Tensor:
-        return torch.cat([b.root_of(phi[..., s, :]) for b, s in self.parts()], -2)
+        parts = [b.root_of(phi[..., s, :]) for b, s in self.parts()]
+        shape = torch.broadcast_shapes(*(p.shape[:-2] for p in parts))
+        return torch.cat([p.expand(*shape, *p.shape[-2:]) for p in parts], -2)
 
     def bind(self, factor: Factor, points: Tensor) -> Q:
         """The first block stands on the points."""

@@ -100,7 +100,7 @@ class Basis(nn.Module, ABC):
             features, mismatch = found
             omega = mismatch.omega(q, numerics).sum(-1)
         marginals = self.marginals_of(features, q)
-        if self.keep_record:
+        if self.keep_record and torch.is_grad_enabled():
             marginals.explained.retain_grad()
             self.recorded = Recorded(x, factors, features, marginals.explained)
         return marginals, Penalties(self.kl(factors, q).sum(-1), omega)

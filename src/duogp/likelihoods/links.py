@@ -11,8 +11,8 @@ Link = Literal["probit", "logit"]
 
 #: Above e^30 ≈ 10¹³ the exponential goes on as its tangent: far beyond any rate, and float32 stays finite.
 EXP_LIMIT = 30.0
-#: How close to 0 and 1 a mean in the unit interval may come.
-UNIT_MARGIN = 1e-6
+#: A mean in the unit interval and its complement are no smaller than this, so that their logs are finite.
+UNIT_FLOOR = 1e-30
 
 
 def exponential(x: Tensor) -> Tensor:
@@ -21,9 +21,9 @@ def exponential(x: Tensor) -> Tensor:
 
 
 def unit_interval(f: Tensor, link: Link) -> tuple[Tensor, Tensor]:
-    """m(f) in (0, 1) and 1 − m(f), neither of them by subtraction."""
+    """m(f) in (0, 1) and 1 − m(f), which is small by itself and not by subtraction."""
     squash = torch.special.ndtr if link == "probit" else torch.sigmoid
-    return tuple(UNIT_MARGIN + (1 - 2 * UNIT_MARGIN) * squash(x) for x in (f, -f))  # type: ignore[return-value]
+    return UNIT_FLOOR + squash(f), UNIT_FLOOR + squash(-f)
 
 
 def check_link(link: str) -> None:

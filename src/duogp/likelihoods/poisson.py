@@ -7,12 +7,11 @@ moments of e^f are those of a log-normal variable, `lognormal_moments`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import Density, Moments, Options, numpy_generator
+from duogp.likelihoods.base import Density, Moments, numpy_generator
 from duogp.likelihoods.links import exponential
 from duogp.likelihoods.quadrature import QuadratureDensity, QuadratureLikelihood
 
@@ -50,10 +49,6 @@ class PoissonLikelihood(QuadratureLikelihood):
 
     target = "count"
     is_log_concave = True
-
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        return cls()
 
     def bind(self, row_noise: Tensor | None = None) -> Density:
         self._refuse_row_noise(row_noise)

@@ -94,7 +94,7 @@ class SoftmaxLikelihood(Likelihood):
         samples: int = 8,
         inner_samples: int = 32,
         eval_samples: int = 256,
-        eval_inner_samples: int = 512,
+        eval_inner_samples: int = 1024,
     ) -> None:
         super().__init__()
         self.classes = check_classes(classes, "SoftmaxLikelihood")

@@ -120,14 +120,17 @@ class NaturalGradient:
             p.grad = None
 
     def _block(self, block: CholeskyQ, rho: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        assert block.mean.grad is not None and block.raw_root.grad is not None
+        assert block.raw_root.grad is not None
         size = block.size
         # A factor with a positive diagonal; columns of either sign give the same S.
         sign = block.raw_root.diagonal(dim1=-2, dim2=-1).sign().double().unsqueeze(-2)
         root = block.root().double() * sign
         g_S = scale * covariance_gradient(root, block.raw_root.grad.double() * sign)
-        m = block.mean[..., :size].double().unsqueeze(-1)
-        g_m = scale * block.mean.grad[..., :size].double().unsqueeze(-1)
+        m = g_m = torch.zeros_like(root[..., :1])  # where the mean is none of S's business
+        if self.with_mean:
+            assert block.mean.grad is not None
+            m = block.mean[..., :size].double().unsqueeze(-1)
+            g_m = scale * block.mean.grad[..., :size].double().unsqueeze(-1)
         eye = torch.eye(size, dtype=root.dtype, device=root.device).expand_as(root)
         inverse = torch.linalg.solve_triangular(root, eye, upper=False)
         P = inverse.mT @ inverse  # S⁻¹

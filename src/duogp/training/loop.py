@@ -118,7 +118,8 @@ def _train(
                 rate = plan.learning_rate * plan.schedule(step / total_steps) * guard.rate_factor
                 backend.set_learning_rate(rate)
                 if natural is not None and plan.natural_rate is not None:
-                    natural.set_rate(plan.natural_rate * ramp(step / total_steps) * guard.rate_factor)
+                    decay = plan.schedule(step / total_steps) * guard.rate_factor
+                    natural.set_rate(plan.natural_rate * ramp(step, total_steps) * decay)
                 problem.select(i)
                 loss = backend.run()
                 loss_sum += loss
