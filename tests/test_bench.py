@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -14,14 +15,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import duogp
-from duogp.bench import Cell, Results, compare, learned, load_suite, load_table, render, run, run_cell
+from duogp.bench import Cell, Results, compare, course, learned, load_suite, load_table, render, run, run_cell
 from duogp.bench.__main__ import main
 from duogp.bench.results import append
 from duogp.bench.runner import Budget, begin_row, jobs, run_job
-from duogp.bench.suite import canonical_json
+from duogp.bench.suite import RUNNER_SETTINGS, canonical_json
 from duogp.bench.tables import within_tolerance
+from duogp.data.benchmark import Dataset
+from duogp.methods import METHODS
+from duogp.settings import Settings
 from duogp.training.history import History, Record
 
 SUITE = """
@@ -168,6 +173,18 @@ def test_cells_can_be_chosen_by_name_or_label(suite):
         suite.cells(methods=["nothing"])
 
 
+def test_a_method_may_be_for_some_data_only(tmp_path):
+    path = tmp_path / "bad.toml"
+    path.write_text(SUITE.replace('label = "MAP"', 'label = "MAP"\nonly = ["absent"]'))
+    cells = load_suite(path).cells(splits=1)
+    assert [c.data for c in cells if c.label == "MAP"] == ["absent"]
+    assert "only" not in cells[0].settings
+    assert len(compare(load_suite(path), Results())) == 2 * 5
+    path.write_text(SUITE.replace('label = "MAP"', 'label = "MAP"\nonly = ["nowhere"]'))
+    with pytest.raises(ValueError, match="only of map names data that the suite lacks: nowhere"):
+        load_suite(path)
+
+
 def test_hash_is_of_what_decides_the_result():
     def cell(**changes):
         fields = {
@@ -239,6 +256,48 @@ def test_the_other_suites_parse(name, count):
     assert len(load_suite(name).cells()) == count
 
 
+def test_the_orthogonal_suite_is_the_papers_protocol():
+    suite = load_suite("paper_orth")
+    first, rest = suite.cells(splits=1)[:16], suite.cells(splits=1)[16:]
+    assert {c.label for c in first} == {"COUPLED†", "ORTHNAT"}
+    assert {c.data for c in first} == {c.data for c in suite.cells()} and len({c.data for c in first}) == 8
+    order = list(dict.fromkeys(c.label for c in rest))
+    assert order == ["ORTH", "COUPLEDNAT†", "COUPLED", "COUPLEDNAT", "HYBRID", "DECOUPLED"]
+    assert [c.data for c in rest if c.label == "DECOUPLED"] == ["pol", "kin40k", "protein"]
+    for cell in suite.cells(splits=1):
+        sizes = (cell.settings["num_inducing"], cell.settings.get("num_extra"))
+        assert sizes == {"COUPLED": (400, None), "COUPLEDNAT": (400, None), "DECOUPLED": (300, 1000)}.get(
+            cell.label, (300, None) if cell.label.endswith("†") else (300, 700)
+        )
+        matern, rbf = cell.settings["initial_lengthscale"]
+        assert rbf == pytest.approx(10 * matern, rel=1e-3)
+    assert suite.paper["loglik"]["kin40k"]["ORTHNAT"] == 0.1931
+    assert suite.paper["rmse"]["pol"] == {
+        "COUPLED†": 0.2073, "COUPLEDNAT†": 0.2059, "COUPLED": 0.2012, "COUPLEDNAT": 0.2,
+        "ORTHNAT": 0.1906, "ORTH": 0.1931, "DECOUPLED": 0.2867, "HYBRID": 0.2065,
+    }  # fmt: skip
+
+
+def test_the_orthogonal_classification_suite_is_the_papers_protocol():
+    suite = load_suite("paper_orth_classification")
+    assert {c.task for c in suite.cells(splits=1)} == {"classification"}
+    names = {c.data for c in suite.cells(splits=1)}
+    assert set(suite.paper["loglik"]) == set(suite.paper["accuracy_percent"])
+    assert len(names) == 22 and len(names & set(suite.paper["loglik"])) == 18
+    assert suite.paper["accuracy_percent"]["classification/letter"]["ORTHNAT"] == 93.45
+    assert suite.paper["loglik"]["classification/waveform"]["COUPLED"] == -0.6207
+
+
+@pytest.mark.parametrize("name", ["smoke", "float32", "paper_dc", "paper_orth", "paper_orth_classification"])
+def test_suites_use_words_that_the_library_knows(name):
+    known = set(Settings.__dataclass_fields__) | RUNNER_SETTINGS
+    for cell in load_suite(name).cells(splits=1):
+        assert set(cell.settings) <= known
+        assert cell.method in METHODS
+        settings = {k: v for k, v in cell.settings.items() if k not in RUNNER_SETTINGS}
+        Settings.of(settings)  # checks types and ranges
+
+
 # --------------------------------------------------------------------------------------------- results
 
 
@@ -292,7 +351,8 @@ def test_a_cell_becomes_a_row(suite, stub):
     assert row["metrics"]["rmse"] == pytest.approx(1, abs=0.2)
     assert {"nll", "crps", "noise_share"} <= set(row["metrics"])
     assert row["history"] == {
-        "loss": 2.0, "epochs": 2, "rollbacks": 1, "solver": "stochastic", "stopped_early": False,
+        "loss": 2.0, "epochs": 2, "iterations": 1, "rollbacks": 1, "solver": "stochastic",
+        "stopped_early": False,
     }  # fmt: skip
     assert row["peak_memory_bytes"] > 0
     assert set(row["versions"]) == {"duogp", "torch", "numpy", "python"}
@@ -384,6 +444,139 @@ def test_replicates_give_the_rows_that_single_fits_give(suite):
         assert one["metrics"] == pytest.approx(other["metrics"], rel=1e-6)
 
 
+# --------------------------------------------------------------------------------------------- classes
+
+
+@pytest.fixture
+def labelled(monkeypatch, stub):
+    """A table of three classes, one of them with a single row, and a fit that predicts class shares."""
+    rng = np.random.default_rng(0)
+    y = rng.permutation(np.repeat([3, 5], 30))
+    y[17] = 9
+    X = rng.normal(size=(60, 2))
+    monkeypatch.setattr("duogp.data.benchmark.load", lambda name: Dataset(name, X, y))
+
+    def classifier(X, y, *, method, device, random_state, validation=None, **settings):
+        stub.append({"y": y, "seed": random_state, "settings": settings})
+        classes, counts = np.unique(y, return_counts=True)
+
+        def predict(X_new):
+            return SimpleNamespace(
+                probabilities=np.tile(counts / counts.sum(), (len(X_new), 1)), classes=classes
+            )
+
+        return SimpleNamespace(predict=predict, hyperparameters=dict, history=History(solver="natural"))
+
+    def together(X, y, rows, *, random_states, validation_rows=None, **settings):
+        stub.append({"rows": rows, "labels": y})
+        parts = zip(rows, random_states, strict=True)
+        return [classifier(X[r], y[r], random_state=s, **settings) for r, s in parts]
+
+    monkeypatch.setattr(duogp, "fit", classifier)
+    monkeypatch.setattr(duogp, "fit_replicates", together)
+
+    def cell(split: int, **settings) -> Cell:
+        name = "classification/toy" if "task" not in settings else "toy"
+        return Cell("s", name, "svgp", "SVGP", "orth", split, {"standardize": False} | settings)
+
+    return SimpleNamespace(cell=cell, y=y, calls=stub)
+
+
+def test_labels_stay_labels_and_an_unseen_class_has_no_probability(labelled):
+    seen = [np.unique(s) for s in ((3, 5), (3, 5, 9))]
+    found = set()
+    for split in range(12):
+        labelled.calls.clear()
+        row = run_cell(labelled.cell(split), "cpu")
+        assert row["status"] == "ok", row["error"]
+        (call,) = labelled.calls
+        assert call["y"].dtype.kind == "i" and len(call["y"]) == 54
+        assert call["settings"] == {"standardize": False, "likelihood": "robust-max"}
+        assert set(row["metrics"]) == {"accuracy", "nll", "brier", "ece"}
+        classes = tuple(np.unique(call["y"]))
+        found.add(classes)
+        if classes == (3, 5):  # the only 9 is among the six test rows
+            assert row["metrics"]["nll"] > -np.log(1e-12) / 6
+    assert found == {tuple(s) for s in seen}
+
+
+def test_the_likelihood_follows_the_number_of_classes(labelled, monkeypatch):
+    run_cell(labelled.cell(0, likelihood="softmax"), "cpu")
+    labelled.y[17] = 3
+    run_cell(labelled.cell(0, likelihood="auto"), "cpu")
+    run_cell(labelled.cell(0, task="classification"), "cpu")
+    assert [c["settings"]["likelihood"] for c in labelled.calls] == ["softmax", "bernoulli", "bernoulli"]
+    assert "task" not in labelled.calls[-1]["settings"]
+    row = run_cell(labelled.cell(0, task="ranking"), "cpu")
+    assert row["error"]["message"] == "task must be one of regression, classification, got 'ranking'"
+
+
+def test_splits_of_labels_are_trained_at_once_where_they_have_the_same_classes(labelled):
+    with_nine = [s for s in range(12) if 9 in labelled.y[np.random.default_rng(s).permutation(60)[:54]]]
+    without = next(s for s in range(12) if s not in with_nine)
+    together = run_job(tuple(labelled.cell(s) for s in with_nine[:2]), "cpu")
+    assert [row["replicates"] for row in together] == [2, 2]
+    assert labelled.calls[0]["labels"].dtype.kind == "i"
+    apart = run_job((labelled.cell(with_nine[0]), labelled.cell(without)), "cpu")
+    assert [row["replicates"] for row in apart] == [1, 1]
+    assert [row["split"] for row in apart] == [with_nine[0], without]
+    assert apart[0]["metrics"] == together[0]["metrics"]
+
+
+def test_replicates_of_a_classifier_give_the_rows_that_single_fits_give():
+    settings = {
+        "task": "classification", "likelihood": "bernoulli", "num_inducing": 10, "epochs": 2,
+        "standardize": False,
+    }  # fmt: skip
+    cells = [Cell("s", "sklearn/breast_cancer", "svgp", "SVGP", "orth", k, settings) for k in (0, 1)]
+    apart = [run_cell(cell, "cpu") for cell in cells]
+    together = run_job(tuple(cells), "cpu")
+    for one, other in zip(together, apart, strict=True):
+        assert one["status"] == "ok", one["error"]
+        assert one["metrics"] == pytest.approx(other["metrics"], rel=1e-6)
+        assert one["metrics"]["accuracy"] > 0.8
+
+
+# ------------------------------------------------------------------------------------ course of training
+
+
+def falling(losses) -> History:
+    return History([Record(i + 1, loss, 0.1 * i) for i, loss in enumerate(losses)], solver="stochastic")
+
+
+def test_a_row_keeps_the_curve_when_asked(suite, stub):
+    cell = suite.cells(["sklearn/diabetes"], ["svgp"])[0]
+    plain = cell.hash
+    cell.settings["trace"] = True
+    row = run_cell(cell, "cpu")
+    assert row["history"]["trace"] == [[0, 0.1, 3.0], [1, 0.2, 2.0]]
+    assert stub[0]["settings"].get("trace") is None
+    assert Cell(**{f: getattr(cell, f) for f in cell.__dataclass_fields__}).hash == plain
+
+
+def test_curves_are_thinned_and_counted_in_iterations():
+    summary = course.summary(falling(1 / np.arange(1, 1001)), 7, steps=6995, with_trace=True)
+    assert len(summary["trace"]) == 200
+    assert summary["trace"][0] == [7, 0.0, 1.0]
+    assert summary["trace"][-1][0] == summary["iterations"] == 6995
+    assert course.steps_per_epoch("natural", 2049, 1024) == 3
+    assert course.steps_per_epoch("stochastic", 100, 1024) == 1
+    assert course.steps_per_epoch("closed-form", 2049, 1024) == 1
+
+
+def test_flatness_is_the_relative_fall_of_the_last_fifth():
+    steps = np.arange(1, 101)
+    assert course.summary(falling(2 - 0.01 * steps), 1)["flatness"] == pytest.approx(0.2)
+    assert course.summary(falling(np.full(100, -3.0)), 5)["flatness"] == pytest.approx(0)
+    noisy = -1 + 0.02 * np.random.default_rng(0).normal(size=1000)
+    assert abs(course.summary(falling(noisy), 1)["flatness"]) < 0.02
+    assert course.summary(falling(0.001 - 1e-4 * steps), 1)["flatness"] == pytest.approx(0.02)  # of 0.1 nats
+    assert course.summary(falling(1 + 0.01 * steps), 1)["flatness"] < 0  # it rose
+    holes = np.where(steps % 2, 2 - 0.01 * steps, np.nan)  # epochs that were rolled back
+    assert course.summary(falling(holes), 1)["flatness"] == pytest.approx(0.18 / 1.01)
+    assert "flatness" not in course.summary(falling([2.0, 1.0]), 1)
+
+
 def test_rows_name_no_folder_of_this_machine(suite, tmp_path, monkeypatch):
     monkeypatch.setenv("DUOGP_DATA", str(tmp_path))
     row = run_cell(suite.cells(["absent"], ["svgp"])[0], "cpu")
@@ -425,10 +618,46 @@ def test_table_puts_the_papers_number_beside_ours(compared):
         ("crps", 9.0, 1.0, None),
         ("nll", None, 1.0, None),
         ("nll", 1.0, None, None),
+        ("loglik", -0.54, -0.5, True),  # higher is better
+        ("loglik", -0.56, -0.5, False),
+        ("loglik", 3.0, -0.5, True),
+        ("accuracy_percent", 89.0, 90.0, True),
+        ("accuracy_percent", 88.9, 90.0, False),
+        ("accuracy", 0.86, 0.9, True),
+        ("accuracy", 0.85, 0.9, False),
     ],
 )
 def test_verdicts(metric, ours, paper, verdict):
-    assert within_tolerance(metric, ours, paper, {"rmse_relative": 0.05, "nll": 0.05}) is verdict
+    tolerance = {
+        "rmse_relative": 0.05, "nll": 0.05, "loglik": 0.05, "accuracy_percent": 1.0,
+        "accuracy_relative": 0.05,
+    }  # fmt: skip
+    assert within_tolerance(metric, ours, paper, tolerance) is verdict
+
+
+def test_tables_speak_the_papers_sign_and_unit(tmp_path):
+    path = tmp_path / "suites" / "classes.toml"
+    path.parent.mkdir()
+    path.write_text("""
+metrics = ["accuracy_percent", "loglik"]
+[[data]]
+name = "classification/toy"
+[[methods]]
+name = "svgp"
+[tolerance]
+accuracy_percent = 1.0
+loglik = 0.05
+[paper.accuracy_percent]
+"classification/toy" = { svgp = 90.5 }
+[paper.loglik]
+"classification/toy" = { svgp = -0.2 }
+""")
+    suite = load_suite(path)
+    (cell,) = suite.cells()
+    row = begin_row(cell, "cpu") | {"metrics": {"accuracy": 0.9, "nll": 0.3}}
+    accuracy, loglik = compare(suite, Results([row]))
+    assert (accuracy.ours, accuracy.paper, accuracy.verdict) == (pytest.approx(90), 90.5, "ok")
+    assert (loglik.ours, loglik.paper, loglik.verdict) == (-0.3, -0.2, "worse")
 
 
 def test_text_table_counts_what_is_within_tolerance(compared):
@@ -482,6 +711,63 @@ def test_mistakes_are_one_line_and_status_two(suite, capsys):
     assert main(["run", str(suite.path), "--workers", "0"]) == 2
     errors = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in errors] == ["error", "error"]
+
+
+# ------------------------------------------------------------------------------------- convergence script
+
+
+@pytest.fixture(scope="module")
+def convergence():
+    path = Path(__file__).resolve().parents[1] / "benchmarks" / "orth_convergence.py"
+    spec = importlib.util.spec_from_file_location("orth_convergence", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def test_convergence_runs_resumes_and_knows_the_optimum(convergence, tmp_path, capsys):
+    output, figure = tmp_path / "curves.json", tmp_path / "curves.png"
+    call = ["--quick", "--device", "cpu", "--output", str(output), "--experiments", "regression"]
+    assert convergence.main([*call, "--methods", "COUPLEDNAT", "--time-limit", "0"]) == 0
+    assert "the time was up" in capsys.readouterr().err
+    for methods in ("COUPLEDNAT", "COUPLEDNAT,ORTHNAT (joint),HYBRID"):
+        assert convergence.main([*call, "--methods", methods]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("regression COUPLEDNAT") for line in lines) == 1  # resumed, not repeated
+    content = json.loads(output.read_text())
+    entry, found = content["experiments"]["regression"], content["summary"]["regression"]
+    assert found["optimum_is_analytic"] and found["optimum"] == entry["optimum"] > entry["optimum_coupled"]
+    assert found["methods"]["COUPLEDNAT"]["final"] == pytest.approx(entry["optimum_coupled"], abs=1e-5)
+    joint = found["methods"]["ORTHNAT (joint)"]
+    assert joint["gap"] == pytest.approx(0, abs=1e-5) and 0 < joint["iterations_to_near"] < 10
+    assert found["methods"]["HYBRID"]["runs"] == 2
+    assert all(run["points"][-1] == [run["iterations"], run["final"]] for run in entry["runs"])
+    with pytest.raises(SystemExit, match="other settings"):
+        convergence.main([*call, "--iterations", "30"])
+    pytest.importorskip("matplotlib").use("Agg")
+    assert convergence.main([*call, "--figure-only", "--figure", str(figure)]) == 0
+    assert figure.stat().st_size > 10_000
+
+
+def test_what_is_held_constant_changes_nothing(convergence):
+    (experiment, _) = map(convergence.small, convergence.experiments(10))
+    table = convergence.Table(experiment, "cpu")
+    for method in ("odsvgp", "hybrid", "decoupled", "decoupled-s"):
+        losses = []
+        for held in (False, True):
+            model = convergence.make_model(experiment, table, method)
+            if held:
+                convergence.hold_constants(model, table.batch)
+            step = torch.optim.Adam(convergence.variational_parameters(model), lr=0.1)
+            for _ in range(3):
+                step.zero_grad()
+                loss = model.loss(table.batch).sum()
+                loss.backward()
+                step.step()
+            losses.append(loss.item())
+        assert losses[0] == losses[1]
 
 
 def test_the_core_is_enough():

@@ -140,3 +140,90 @@ def test_errors_of_noise_and_level():
         metrics.noise_share(-1.0, [2.0])
     with pytest.raises(ValueError, match="level must lie"):
         metrics.coverage([1.0], [1.0], [1.0], level=95)
+
+
+# -- classes -----------------------------------------------------------------------------------------------
+
+
+def class_problem(n: int = 50_000, classes: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    """Labels drawn from the probabilities themselves."""
+    rng = np.random.default_rng(1)
+    p = rng.dirichlet(np.full(classes, 0.7), n)
+    return (p.cumsum(1) < rng.uniform(size=(n, 1))).sum(1), p
+
+
+def test_class_metrics_by_hand():
+    p = [[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.3, 0.3, 0.4]]
+    values = metrics.classification_metrics([0, 2, 2], p)
+    assert values["accuracy"] == pytest.approx(2 / 3)
+    assert values["nll"] == pytest.approx(-np.log([0.7, 0.3, 0.4]).mean())
+    squares = [0.3**2 + 0.2**2 + 0.1**2, 0.1**2 + 0.6**2 + 0.7**2, 0.3**2 + 0.3**2 + 0.6**2]
+    assert values["brier"] == pytest.approx(np.mean(squares))
+    assert values["ece"] == pytest.approx((0.3 + 0.6 + 0.6) / 3)  # each row alone in its bin
+    assert all(type(value) is float for value in values.values())
+    assert metrics.classification_metrics(torch.tensor([0, 2, 2]), torch.tensor(p)) == pytest.approx(values)
+
+
+def test_class_metrics_against_scikit_learn():
+    sklearn = pytest.importorskip("sklearn.metrics")
+    y, p = class_problem(500)
+    assert metrics.log_loss(y, p) == pytest.approx(sklearn.log_loss(y, p))
+    assert metrics.accuracy(y, p) == sklearn.accuracy_score(y, p.argmax(1))
+
+
+def test_honest_classes_are_calibrated_and_others_are_not():
+    y, p = class_problem()
+    bold = p**3 / (p**3).sum(1, keepdims=True)
+    assert metrics.expected_calibration_error(y, p) < 0.01
+    assert metrics.expected_calibration_error(y, bold) > 0.1
+    assert metrics.accuracy(y, bold) == metrics.accuracy(y, p)
+    assert metrics.log_loss(y, p) < metrics.log_loss(y, bold)
+    assert metrics.brier(y, p) < metrics.brier(y, bold)
+
+
+def test_calibration_error_is_the_sum_over_bins():
+    y, p = class_problem(3000)
+    top, hit = p.max(1), p.argmax(1) == y
+    total = 0.0
+    for low in np.arange(15) / 15:
+        inside = (top >= low) & (top < low + 1 / 15)
+        if inside.any():
+            total += inside.mean() * abs(hit[inside].mean() - top[inside].mean())
+    assert metrics.expected_calibration_error(y, p) == pytest.approx(total)
+    assert metrics.expected_calibration_error(y, p, bins=1) == pytest.approx(abs(hit.mean() - top.mean()))
+
+
+def test_nothing_is_held_impossible():
+    certain = [[1.0, 0.0], [0.0, 1.0]]
+    assert metrics.log_loss([0, 0], certain) == pytest.approx(-np.log(1e-12) / 2)
+    assert metrics.log_loss([0, 1], certain) == pytest.approx(0, abs=1e-11)
+
+
+def test_classes_have_names_and_unseen_ones_no_probability():
+    p = [[0.1, 0.9], [0.8, 0.2]]
+    by_name = metrics.classification_metrics([7, 3], p, classes=[3, 7])
+    assert by_name == metrics.classification_metrics([1, 0], p)
+    assert metrics.classification_metrics(["b", "a"], p, classes=["a", "b"]) == by_name
+    unseen = metrics.classification_metrics([7, 5], p, classes=[3, 7])
+    assert unseen["accuracy"] == 0.5
+    assert unseen["nll"] == pytest.approx((-np.log(0.9) - np.log(1e-12)) / 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([0], [0.5]), r"probabilities must have shape \[n, classes\], got \(1,\)"),
+        (([[0]], [[0.5, 0.5]]), "labels must be one-dimensional"),
+        (([], np.zeros((0, 2))), "labels is empty"),
+        (([0], np.full((2, 2), 0.5)), "probabilities has 2 rows but labels has 1"),
+        (([0], [[np.nan, 1.0]]), "probabilities holds 1 of 2"),
+        (([0], [[-2.0, 3.0]]), r"must lie in \[0, 1\]"),
+        (([0], [[0.5, 0.2]]), "must sum to 1 in every row, got a sum of 0.7"),
+        (([2], [[0.5, 0.5]]), "labels must be column numbers from 0 to 1, got 2 to 2"),
+        ((["a"], [[0.5, 0.5]]), "unless classes are given"),
+        (([1], [[0.5, 0.5]], [1, 1]), "classes must be 2 different names"),
+    ],
+)
+def test_errors_of_class_metrics_name_the_argument(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.classification_metrics(*arguments)

@@ -10,19 +10,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from duogp.bench import measure
+from duogp.bench import course, measure
 from duogp.bench.results import Results, Row, append
-from duogp.bench.suite import Cell
+from duogp.bench.suite import RUNNER_SETTINGS, Cell
+from duogp.bench.tasks import task_of
+
+if TYPE_CHECKING:
+    from duogp.data.splits import Split
 
 Job = tuple[Cell, ...]  # cells that differ in their split only, trained as replicates of one model
 Execute = Callable[[Job, str], list[Row]]
 Report = Callable[[str], None]
 
 TRACEBACK_FRAMES = 6
+SHOWN_METRICS = ("rmse", "accuracy", "nll")
 
 
 @dataclass(frozen=True)
@@ -121,54 +126,32 @@ def run_job(job: Job, device: str) -> list[Row]:
 
 def evaluate(job: Job, device: str) -> list[Row]:
     """The part of the rows that needs a fit. Seconds are the job's, divided by its cells."""
-    import duogp
     from duogp.data.splits import PROTOCOLS
-    from duogp.metrics import regression_metrics
+    from duogp.settings import Settings
 
     cell = job[0]
     if cell.protocol not in PROTOCOLS:
         raise ValueError(f"protocol must be one of {', '.join(sorted(PROTOCOLS))}, got {cell.protocol!r}")
+    task = task_of(cell.task)
     X, y = load_table(cell.data)
-    splits = [PROTOCOLS[cell.protocol](X, y, each.split) for each in job]
-    split = splits[0]
+    splits = [PROTOCOLS[cell.protocol](X, y, each.split, scale_target=task.scales_targets) for each in job]
+    if not task.alike(splits):
+        return [row for each in job for row in evaluate((each,), device)]
 
-    settings = dict(cell.settings)
-    settings.pop("random_state", None)
-    use_validation = settings.pop("use_validation", False)
+    settings = task.settings({k: v for k, v in cell.settings.items() if k not in RUNNER_SETTINGS}, y)
     measure.reset_peak_memory(device)
     with measure.Stopwatch(device) as fitting:
         if len(job) == 1:
-            model = duogp.fit(
-                split.X_train,
-                split.y_train,
-                method=cell.method,
-                validation=(split.X_val, split.y_val) if use_validation else None,
-                device=device,
-                random_state=cell.seed,
-                **settings,
-            )
-            models = [model]
+            models = [fit_one(cell, splits[0], settings, device)]
         else:
-            shared = [s for s in splits if np.array_equal(s.x_scaler.shift, split.x_scaler.shift)]
-            if len(shared) < len(splits):
-                raise ValueError(
-                    f"replicates need one scaling for all splits; protocol {cell.protocol!r} has many"
-                )
-            models = duogp.fit_replicates(
-                split.x_scaler.transform(np.asarray(X, dtype=np.float64)[:, split.columns]),
-                split.y_scaler.transform(np.asarray(y, dtype=np.float64)),
-                [s.rows.train for s in splits],
-                method=cell.method,
-                validation_rows=[s.rows.val for s in splits] if use_validation else None,
-                device=device,
-                random_states=[each.seed for each in job],
-                **settings,
-            )
+            models = fit_together(job, X, task.targets(y, splits[0]), splits, settings, device)
     out = []
+    batch_size = settings.get("batch_size", Settings.batch_size)
     for model, part in zip(models, splits, strict=True):
         with measure.Stopwatch(device) as predicting:
             prediction = model.predict(part.X_test)
-        metrics = regression_metrics(part.y_test, prediction.mean, prediction.std, prediction.noise)
+        metrics = task.metrics(part.y_test, prediction)
+        per_epoch = course.steps_per_epoch(model.history.solver, len(part.y_train), batch_size)
         out.append(
             {
                 "n_train": len(part.y_train),
@@ -183,20 +166,66 @@ def evaluate(job: Job, device: str) -> list[Row]:
                 "peak_memory_bytes": measure.peak_memory(device),
                 "metrics": {name: _number(value) for name, value in metrics.items()},
                 "hyperparameters": model.hyperparameters(),
-                "history": history_tail(model.history),
+                "history": course.summary(
+                    model.history,
+                    per_epoch,
+                    settings.get("steps"),
+                    with_trace=bool(cell.settings.get("trace", False)),
+                ),
             }
         )
     return out
 
 
+def fit_one(cell: Cell, split: Split, settings: dict[str, Any], device: str) -> Any:
+    """The model of one split."""
+    import duogp
+
+    return duogp.fit(
+        split.X_train,
+        split.y_train,
+        method=cell.method,
+        validation=(split.X_val, split.y_val) if cell.settings.get("use_validation", False) else None,
+        device=device,
+        random_state=cell.seed,
+        **settings,
+    )
+
+
+def fit_together(
+    job: Job, X: Any, targets: Any, splits: Sequence[Split], settings: dict[str, Any], device: str
+) -> list[Any]:
+    """The models of several splits, trained as replicates of one."""
+    import duogp
+
+    cell, split = job[0], splits[0]
+    if not all(np.array_equal(s.x_scaler.shift, split.x_scaler.shift) for s in splits):
+        raise ValueError(f"replicates need one scaling for all splits; protocol {cell.protocol!r} has many")
+    use_validation = cell.settings.get("use_validation", False)
+    return list(
+        duogp.fit_replicates(
+            split.x_scaler.transform(np.asarray(X, dtype=np.float64)[:, split.columns]),
+            targets,
+            [s.rows.train for s in splits],
+            method=cell.method,
+            validation_rows=[s.rows.val for s in splits] if use_validation else None,
+            device=device,
+            random_states=[each.seed for each in job],
+            **settings,
+        )
+    )
+
+
 def load_table(name: str) -> tuple[Any, Any]:
     """X and y of a data set: ``sklearn/NAME`` comes with scikit-learn, any other from `duogp.data`."""
     if name.startswith("sklearn/"):
-        if name != "sklearn/diabetes":
-            raise ValueError(f"data must be 'sklearn/diabetes' to come with scikit-learn, got {name!r}")
-        from sklearn.datasets import load_diabetes
+        from sklearn import datasets
 
-        return load_diabetes(return_X_y=True)
+        known = {"diabetes": datasets.load_diabetes, "breast_cancer": datasets.load_breast_cancer}
+        if (load_it := known.get(name.removeprefix("sklearn/"))) is None:
+            names = " or ".join(f"'sklearn/{each}'" for each in known)
+            raise ValueError(f"data must be {names} to come with scikit-learn, got {name!r}")
+        return load_it(return_X_y=True)
     from duogp.data.benchmark import load
 
     dataset = load(name)
@@ -234,15 +263,6 @@ def failure(error: BaseException) -> Row:
     }
 
 
-def history_tail(history: Any) -> Row:
-    """Where training ended: the last loss, the number of epochs and rollbacks, and what else it notes."""
-    names = ("solver", "best_epoch", "stopped_early", "rollbacks", "jitter")
-    tail = {name: value for name in names if (value := getattr(history, name, None)) is not None}
-    if history is not None and len(history):
-        tail |= {"epochs": len(history), "loss": _number(history[-1].loss)}
-    return tail
-
-
 def describe(cell: Cell, row: Row) -> str:
     """One line for a finished cell."""
     if row["status"] == "failed":
@@ -250,7 +270,7 @@ def describe(cell: Cell, row: Row) -> str:
         first = error["message"].splitlines()[0] if error["message"] else ""
         return f"{cell}: failed, {error['type']}: {first}"
     metrics = row["metrics"]
-    shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in ("rmse", "nll") if name in metrics)
+    shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in SHOWN_METRICS if name in metrics)
     return f"{cell}: {sum(row['seconds'].values()):.1f} s  {shown}"
 
 

@@ -20,6 +20,10 @@ TOP_LEVEL = {
     "name", "description", "protocol", "splits", "metrics",
     "settings", "data", "methods", "paper", "tolerance", "learned",
 }  # fmt: skip
+#: Settings that the runner reads and the fit never sees.
+RUNNER_SETTINGS = frozenset({"random_state", "task", "trace", "use_validation"})
+#: Settings that change what a row says, not what it is about: no part of the hash.
+SILENT_SETTINGS = frozenset({"trace"})
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
@@ -40,6 +44,14 @@ class Cell:
         """Seed of the fit: the split's number unless the settings fix one."""
         return int(self.settings.get("random_state", self.split))
 
+    @property
+    def task(self) -> str:
+        """What the settings say or, failing that, the folder of the data set."""
+        folder = self.data.partition("/")[0]
+        return str(
+            self.settings.get("task", "classification" if folder == "classification" else "regression")
+        )
+
     @cached_property
     def hash(self) -> str:
         """sha256 over what decides the result; labels, suite names and devices are not part of it."""
@@ -48,7 +60,7 @@ class Cell:
             "method": self.method,
             "protocol": self.protocol,
             "seed": self.seed,
-            "settings": self.settings,
+            "settings": {k: v for k, v in self.settings.items() if k not in SILENT_SETTINGS},
             "split": self.split,
         }
         return hashlib.sha256(canonical_json(deciding).encode()).hexdigest()
@@ -70,6 +82,7 @@ class Entry:
     label: str
     method: str
     priority: int
+    only: tuple[str, ...] | None  # the data sets a method runs on; None: all
     settings: dict[str, Any]
 
 
@@ -116,7 +129,9 @@ class Suite:
             raise ValueError(f"splits must be at least 1, got {splits}")
         cells = []
         for split in self.splits[:splits]:
-            pairs = [(d, m) for d in chosen_data for m in chosen_methods]
+            pairs = [
+                (d, m) for d in chosen_data for m in chosen_methods if m.only is None or d.name in m.only
+            ]
             for d, m in sorted(pairs, key=lambda pair: pair[0].priority + pair[1].priority):
                 settings = {"standardize": False} | self.settings | d.settings | m.settings
                 cells.append(Cell(self.name, d.name, m.method, m.label, self.protocol, split, settings))
@@ -176,6 +191,10 @@ def _parse(raw: dict[str, Any], path: Path) -> Suite:
     paper = dict(_table(raw, "paper"))
     source = str(paper.pop("source", ""))
     paper_learned = _numbers(paper.pop("learned", {}), "paper.learned")
+    data, methods = _entries(raw, "data"), _entries(raw, "methods")
+    for method in methods:
+        if strange := sorted(set(method.only or ()) - {d.name for d in data}):
+            raise ValueError(f"only of {method.name} names data that the suite lacks: {', '.join(strange)}")
     return Suite(
         name=str(raw.get("name", path.stem)),
         path=path,
@@ -184,8 +203,8 @@ def _parse(raw: dict[str, Any], path: Path) -> Suite:
         splits=tuple(splits),
         metrics=tuple(raw.get("metrics", ("rmse", "nll"))),
         settings=settings,
-        data=_entries(raw, "data"),
-        methods=_entries(raw, "methods"),
+        data=data,
+        methods=methods,
         source=source,
         paper=_numbers(paper, "paper"),
         paper_learned=paper_learned,
@@ -208,7 +227,10 @@ def _entries(raw: dict[str, Any], key: str) -> tuple[Entry, ...]:
         priority = rest.pop("priority", 0)
         if type(priority) is not int:
             raise ValueError(f"priority of {name} must be an integer, got {priority!r}")
-        entries.append(Entry(name, label, method, priority, rest))
+        only = rest.pop("only", None) if key == "methods" else None
+        if only is not None and not (isinstance(only, list) and all(isinstance(x, str) for x in only)):
+            raise ValueError(f"only of {name} must be a list of data sets, got {only!r}")
+        entries.append(Entry(name, label, method, priority, None if only is None else tuple(only), rest))
     labels = [e.label for e in entries]
     if repeated := sorted({x for x in labels if labels.count(x) > 1}):
         raise ValueError(f"[[{key}]] declares {', '.join(repeated)} more than once")

@@ -12,6 +12,10 @@ from typing import Any
 from duogp.bench.results import Results, Row
 from duogp.bench.suite import Cell, Numbers, Suite
 
+#: Metrics that papers report in another sign or unit than rows hold them: name → stored metric, factor.
+DERIVED = {"loglik": ("nll", -1.0), "accuracy_percent": ("accuracy", 100.0)}
+#: Everything else is better the lower it is.
+HIGHER_IS_BETTER = frozenset({"loglik", "accuracy", "accuracy_percent"})
 COLUMNS = ("data", "method", "paper", "ours", "splits", "difference", "verdict")
 
 
@@ -40,13 +44,16 @@ class Comparison:
 
 def compare(suite: Suite, results: Results, cells: Sequence[Cell] | None = None) -> list[Comparison]:
     """The suite's metrics for every data set and method, ours beside the paper's."""
-    paths = {metric: f"metrics.{metric}" for metric in suite.metrics}
+    paths = {}
+    for metric in suite.metrics:
+        stored, factor = DERIVED.get(metric, (metric, 1.0))
+        paths[metric] = (f"metrics.{stored}", factor)
     return list(_compare(suite, results, cells, paths, suite.paper))
 
 
 def learned(suite: Suite, results: Results, cells: Sequence[Cell] | None = None) -> list[Comparison]:
     """Learned values (length-scales) beside those the paper reports; no verdict."""
-    paths = {name: f"hyperparameters.{key}" for name, key in suite.learned.items()}
+    paths = {name: (f"hyperparameters.{key}", 1.0) for name, key in suite.learned.items()}
     rows = _compare(suite, results, cells, paths, suite.paper_learned)
     return [r for r in rows if r.paper is not None]
 
@@ -54,15 +61,17 @@ def learned(suite: Suite, results: Results, cells: Sequence[Cell] | None = None)
 def within_tolerance(
     metric: str, ours: float | None, paper: float | None, tolerance: dict[str, float]
 ) -> bool | None:
-    """Not worse than the paper's by more than the suite allows (lower is better); None if unknown."""
+    """Not worse than the paper's by more than the suite allows (the larger allowance); None if unknown."""
     if ours is None or paper is None:
         return None
-    bounds = []
+    allowed = []
     if metric in tolerance:
-        bounds.append(paper + tolerance[metric])
+        allowed.append(tolerance[metric])
     if f"{metric}_relative" in tolerance:
-        bounds.append(paper * (1 + tolerance[f"{metric}_relative"]))
-    return ours <= max(bounds) if bounds else None
+        allowed.append(abs(paper) * tolerance[f"{metric}_relative"])
+    if not allowed:
+        return None
+    return ours >= paper - max(allowed) if metric in HIGHER_IS_BETTER else ours <= paper + max(allowed)
 
 
 def render(rows: Sequence[Comparison], source: str = "", *, rich: bool | None = None) -> str:
@@ -97,15 +106,19 @@ def _compare(
     suite: Suite,
     results: Results,
     cells: Sequence[Cell] | None,
-    paths: dict[str, str],
+    paths: dict[str, tuple[str, float]],
     paper: Numbers,
 ) -> Iterator[Comparison]:
     cells = suite.cells() if cells is None else cells
-    for metric, path in paths.items():
+    for metric, (path, factor) in paths.items():
         for data in _in_order(suite.data, {c.data for c in cells}):
             for method in _in_order(suite.methods, {c.label for c in cells}):
-                rows = [results.ok(c) for c in cells if (c.data, c.label) == (data, method)]
-                values = [v for row in rows if row is not None and (v := _number_at(row, path)) is not None]
+                chosen = [c for c in cells if (c.data, c.label) == (data, method)]
+                if not chosen:  # a method that is not for this data set
+                    continue
+                rows = [results.ok(c) for c in chosen]
+                stored = [v for row in rows if row is not None and (v := _number_at(row, path)) is not None]
+                values = [factor * value for value in stored]
                 theirs = paper.get(metric, {}).get(data, {}).get(method)
                 ours = statistics.fmean(values) if values else None
                 yield Comparison(
