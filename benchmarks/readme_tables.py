@@ -1,4 +1,4 @@
-"""The tables of README.md that come from the registry and from the results files.
+"""The tables of README.md and docs/results.md that come from the registry and from the results files.
 
     python benchmarks/readme_tables.py           rewrite what stands between the markers
     python benchmarks/readme_tables.py --check   change nothing; exit status 1 when something is out of date
@@ -23,6 +23,8 @@ from duogp.methods import METHODS, Method
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+RESULTS = ROOT / "docs" / "results.md"
+CONVERGENCE = ROOT / "benchmarks" / "results" / "orth_convergence.json"
 SUITES = ROOT / "benchmarks" / "suites"
 RACE = ROOT / "benchmarks" / "results" / "closed_form_race.json"
 
@@ -72,23 +74,35 @@ def short_reference(method: Method) -> str:
 # -- a suite beside its paper ------------------------------------------------------------------------------
 
 
-def paper_dc() -> str:
-    suite = load_suite(SUITES / "paper_dc.toml")
-    results = Results.read(suite.results)
-    rows = compare(suite, results)
-    blocks = [_paper_block(rows, metric) for metric in suite.metrics]
-    return "\n\n".join([*blocks, _verdict(suite, rows), _where(suite, results)])
+def paper(name: str) -> Callable[[], str]:
+    """A suite beside the numbers of its paper."""
+
+    def table() -> str:
+        suite = load_suite(SUITES / f"{name}.toml")
+        results = Results.read(suite.results)
+        rows = compare(suite, results)
+        blocks = [_paper_block(rows, metric) for metric in suite.metrics]
+        return "\n\n".join([*blocks, _verdict(suite, rows), _where(suite, results)])
+
+    return table
+
+
+METRIC_NAMES = {"rmse": "RMSE", "nll": "NLL", "loglik": "log-likelihood", "accuracy_percent": "accuracy, %"}
 
 
 def _paper_block(rows: Sequence[Comparison], metric: str) -> str:
     """One line per data set, one column per method: the paper's number / ours."""
     mine = [row for row in rows if row.metric == metric]
+    run = {row.data for row in mine if row.ours is not None}
+    mine = [row for row in mine if row.data in run]  # data sets that were not there are not shown
     labels = list(dict.fromkeys(row.method for row in mine))
-    head = [metric.upper()] + [f"{label} ({_splits(mine, label)})" for label in labels]
+    head = [METRIC_NAMES[metric]] + [f"{label} ({_splits(mine, label)})" for label in labels]
+    digits = 1 if metric == "accuracy_percent" else 3
     lines = []
     for data in dict.fromkeys(row.data for row in mine):
         cells = {row.method: row for row in mine if row.data == data}
-        lines.append([data, *(_pair(cells[label]) for label in labels)])
+        pairs = [_pair(cells[label], digits) if label in cells else "" for label in labels]
+        lines.append([data.removeprefix("classification/"), *pairs])
     return markdown(head, lines)
 
 
@@ -97,8 +111,8 @@ def _splits(rows: Sequence[Comparison], label: str) -> str:
     return "–".join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))
 
 
-def _pair(row: Comparison) -> str:
-    paper, ours = ("–" if v is None else f"{v:.3f}".replace("-", "−") for v in (row.paper, row.ours))
+def _pair(row: Comparison, digits: int) -> str:
+    paper, ours = ("–" if v is None else f"{v:.{digits}f}".replace("-", "−") for v in (row.paper, row.ours))
     return f"{paper} / {ours}" + (" †" if row.within is False else "")
 
 
@@ -107,10 +121,15 @@ def _verdict(suite: Suite, rows: Sequence[Comparison]) -> str:
     for label in dict.fromkeys(row.method for row in rows):
         judged = [row for row in rows if row.method == label and row.within is not None]
         parts.append(f"{label} {sum(row.within is True for row in judged)} of {len(judged)}")
-    relative, absolute = suite.tolerance["rmse_relative"], suite.tolerance["nll"]
+    tolerances = [
+        f"{100 * value:.0f} % ({METRIC_NAMES[name.removesuffix('_relative')]})"
+        if name.endswith("_relative")
+        else f"{value:g} ({METRIC_NAMES[name]})"
+        for name, value in suite.tolerance.items()
+    ]
     return (
-        "Each cell: the paper's mean over ten splits / ours, over the number of splits in the column's head. "
-        f"No more than {100 * relative:.0f} % (RMSE) or {absolute} (NLL) worse than the paper are "
+        "Each cell: the paper's mean / ours, over the number of splits in the column's head. "
+        f"No more than {' or '.join(tolerances)} worse than the paper are "
         f"{', '.join(parts)} cells; † marks the others."
     )
 
@@ -122,6 +141,27 @@ def _where(suite: Suite, results: Results) -> str:
     return (
         f"{', '.join(devices)}, torch {', '.join(torch)}, {', '.join(sorted({r['dtype'] for r in cells}))}."
     )
+
+
+# -- convergence -------------------------------------------------------------------------------------------
+
+
+def convergence() -> str:
+    found: dict[str, Any] = json.loads(CONVERGENCE.read_text(encoding="utf-8"))
+    lines = []
+    for name, part in found["summary"].items():
+        for label, row in part["methods"].items():
+            near = row["iterations_to_near"]
+            lines.append(
+                (
+                    found["experiments"][name]["settings"]["data"].removeprefix("classification/"),
+                    label,
+                    f"{row['final']:.4f}".replace("-", "−"),
+                    "not reached" if near is None else f"{near:,}",
+                )
+            )
+    head = ("data", "method", "final ELBO per datum", "iterations to within 0.01 of the optimum")
+    return f"{markdown(head, lines, text_columns=2)}\n\n{found['device']}, torch {found['versions']['torch']}."
 
 
 # -- the race ----------------------------------------------------------------------------------------------
@@ -153,19 +193,26 @@ def race() -> str:
 
 # -- the file ----------------------------------------------------------------------------------------------
 
-TABLES: dict[str, Callable[[], str]] = {
-    "methods": methods,
-    "benchmark:paper_dc": paper_dc,
-    "benchmark:race": race,
+TABLES: dict[Path, dict[str, Callable[[], str]]] = {
+    README: {
+        "methods": methods,
+        "benchmark:paper_dc": paper("paper_dc"),
+        "benchmark:convergence": convergence,
+        "benchmark:race": race,
+    },
+    RESULTS: {
+        "benchmark:paper_orth": paper("paper_orth"),
+        "benchmark:paper_orth_classification": paper("paper_orth_classification"),
+    },
 }
 
 
-def rewrite(text: str) -> str:
+def rewrite(path: Path, text: str) -> str:
     """The text with every table as it should be."""
-    for name, make in TABLES.items():
+    for name, make in TABLES[path].items():
         pattern = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- /{re.escape(name)} -->)", re.S)
         if len(pattern.findall(text)) != 1:
-            raise ValueError(f"README.md must have one <!-- {name} --> and one <!-- /{name} -->")
+            raise ValueError(f"{path.name} must have one <!-- {name} --> and one <!-- /{name} -->")
         table = make()
         text = pattern.sub(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)  # type: ignore[misc]
     return text
@@ -177,14 +224,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--check", action="store_true", help="only say whether README.md is in sync")
     options = parser.parse_args(arguments)
-    before = README.read_text(encoding="utf-8")
-    after = rewrite(before)
-    if options.check:
+    stale = []
+    for path in TABLES:
+        before = path.read_text(encoding="utf-8")
+        after = rewrite(path, before)
         if before != after:
-            print("README.md is out of date: run python benchmarks/readme_tables.py", file=sys.stderr)
-        return int(before != after)
-    README.write_text(after, encoding="utf-8")
-    return 0
+            stale.append(path.name)
+            if not options.check:
+                path.write_text(after, encoding="utf-8")
+    if options.check and stale:
+        print(f"{', '.join(stale)}: out of date, run python benchmarks/readme_tables.py", file=sys.stderr)
+    return int(options.check and bool(stale))
 
 
 if __name__ == "__main__":

@@ -6,18 +6,21 @@ from duogp.errors import DataWarning, DuoGPWarning, NumericalWarning
 from duogp.fitting import fit, fit_replicates
 from duogp.gp import GP
 from duogp.methods import METHODS, Method
-from duogp.prediction import Prediction
+from duogp.online import OnlineGP
+from duogp.prediction import ClassPrediction, Prediction
 from duogp.settings import Settings
 from duogp.training import History
 
 __all__ = [
     "GP",
     "METHODS",
+    "ClassPrediction",
     "DataWarning",
     "DuoGPWarning",
     "History",
     "Method",
     "NumericalWarning",
+    "OnlineGP",
     "Prediction",
     "Settings",
     "__version__",

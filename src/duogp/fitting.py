@@ -18,6 +18,7 @@ from duogp.errors import DataWarning
 from duogp.gp import GP
 from duogp.methods import METHODS
 from duogp.model import take_replicate
+from duogp.online.table import fit_stream
 from duogp.planning import check_settings, is_gaussian, make_decisions, make_splits
 from duogp.settings import Settings
 from duogp.training import Callback, ClosedForm, History, settle, train
@@ -71,6 +72,13 @@ def fit(
         rows = np.flatnonzero(
             weights
         )  # a row of no weight must not count anywhere, be it for scale or points
+    if METHODS[method].defaults.get("online"):
+        for name, value in (("validation", validation), ("noise", noise), ("callbacks", callbacks or None)):
+            if value is not None:
+                raise ValueError(f"{METHODS[method].name!r} learns from a stream: it takes no {name}")
+        gp = fit_stream(matrix, target, method, sample_weight, settings)
+        gp.column_names = names
+        return gp
     (gp,) = fit_replicates(
         matrix,
         target,
@@ -106,6 +114,8 @@ def fit_replicates(
     the model that `fit` would have given on those rows with that seed.
     """
     recipe = METHODS[method]
+    if recipe.defaults.get("online"):
+        raise ValueError(f"{recipe.name!r} learns from a stream, one model at a time: use fit or OnlineGP")
     if settings.get("random_state", 0) is None:  # as in scikit-learn: a new seed each time
         settings["random_state"] = secrets.randbits(31)
     chosen = Settings.of(settings)

@@ -1,9 +1,9 @@
 """The papers' protocols: how data are scaled and split, so that numbers can be compared with theirs.
 
 All three scale on the FULL data before splitting, as published. That leaks the test set's range mildly; pass
-``scale_on="train"`` for the honest version. With ``scale_target=False`` targets stay as they are: class labels,
-of whatever type. Permutations come from ``numpy.random.default_rng(seed)``, so the
-rows of a seed are ours, not those of any paper's code.
+``scale_on="train"`` for the honest version. With ``scale_target=False`` targets stay as they are: class
+labels of whatever type. Permutations come from ``numpy.random.default_rng(seed)``, so the rows of a seed are
+ours, not those of any paper's code.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def orth_protocol(
 def components_protocol(
     X: ArrayLike, y: ArrayLike, seed: int, *, scale_on: ScaleOn = "all", scale_target: bool = True
 ) -> Split:
-    """Decoupled components, DSGPC (MATH §5.5): 80 / 0 / 20 per cent. MATH names no scaling; we standardise."""
+    """Decoupled components, DSGPC (MATH §5.5): 80 / 0 / 20 per cent. No scaling is named; we standardise."""
     return _split(X, y, (seed, 80, 0), Scaler.standard, Scaler.standard, scale_on, scale_target)
 
 

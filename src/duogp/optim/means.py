@@ -13,8 +13,8 @@ the precision with which row i speaks (1/s² for a Gaussian ELBO). Then, in the 
 The metric of the first three is the prior's, not the objective's curvature, so alone they are stable only for
 τ < 2/λ_max of the curvature in that metric. Here u takes its own step at the same time. With the blocks A_uu,
 A_uv, A_vv of the curvature both together are stable iff [[A_uu, −A_uv], [−A_vu, 2I/τ − A_vv]] is positive,
-which τ ≤ 1/λ_max(A_vv) guarantees and 2/λ_max does not. λ_max is estimated by power iteration on every batch and τ
-kept below 0.9 of 1/λ_max; the iteration starts from where it ended, so a few products are enough.
+which τ ≤ 1/λ_max(A_vv) guarantees and 2/λ_max does not. λ_max is estimated by power iteration on every batch
+and τ kept below 0.9 of 1/λ_max; the iteration starts from where it ended, so a few products are enough.
 """
 
 from __future__ import annotations

@@ -1,0 +1,76 @@
+"""Adam for parameters that grow, with steps that the device may refuse.
+
+Moments of new entries start at zero, and every entry corrects its moments for its own age: with one count for
+all, as in torch, the first steps of new entries would be several times too long. A refused step (`ok` false,
+a tensor, so nobody waits for the device) changes neither parameters nor moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from duogp.online.growth import lead_with
+
+
+class Moments(NamedTuple):
+    first: Tensor
+    second: Tensor
+    age: Tensor  # steps taken: one number, or one for each entry once the parameter has grown
+
+
+class GrowingAdam:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
+    ) -> None:
+        self.betas, self.epsilon = betas, epsilon
+        self.moments = {p: self._fresh(p) for p in parameters}
+
+    @staticmethod
+    def _fresh(p: Tensor) -> Moments:
+        return Moments(
+            torch.zeros_like(p), torch.zeros_like(p), torch.zeros((), dtype=p.dtype, device=p.device)
+        )
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return list(self.moments)
+
+    def state(self) -> list[Tensor]:
+        """Every tensor, for snapshots."""
+        return [t for moments in self.moments.values() for t in moments]
+
+    @torch.no_grad()
+    def step(self, rate: float, ok: Tensor) -> None:
+        b1, b2 = self.betas
+        for p, (first, second, age) in self.moments.items():
+            if (g := p.grad) is None:
+                continue
+            m = torch.lerp(first, g, 1 - b1)
+            v = torch.lerp(second, g.square(), 1 - b2)
+            t = age + 1
+            change = rate * (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + self.epsilon)
+            for now, then in ((p, p - change), (first, m), (second, v), (age, t)):
+                now.copy_(torch.where(ok, then, now))
+
+    @torch.no_grad()
+    def inherit(self, heirs: Sequence[tuple[nn.Parameter, nn.Parameter]]) -> None:
+        """Grown parameters take over the moments of those they replace; new entries start at zero."""
+        known = {id(p): moments for p, moments in self.moments.items()}
+        replaced = {id(old) for old, _ in heirs}
+        self.moments = {p: moments for p, moments in self.moments.items() if id(p) not in replaced}
+        for old, new in heirs:
+            if (moments := known.get(id(old))) is None:  # somebody else moves it
+                continue
+            first, second, age = moments
+            if new.shape != old.shape:
+                age = lead_with(age.expand_as(old), torch.zeros_like(new))
+            self.moments[new] = Moments(
+                lead_with(first, torch.zeros_like(new)), lead_with(second, torch.zeros_like(new)), age.clone()
+            )

@@ -1,0 +1,118 @@
+"""How a stream begins: scales, lengthscales and first points from its first rows.
+
+Lengthscales by the median trick (Cheng and Boots 2017, appendix C.2; MATH §6.4): √d times the median of
+|xᵢ − xⱼ| in every column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from duogp.assembly import Workshop, prepare
+from duogp.bases import Subspace
+from duogp.data.scaling import Scaler
+from duogp.data.targets import Target
+from duogp.methods import Method
+from duogp.model import Batch, Model
+from duogp.online.growth import tie
+from duogp.planning import Decisions, Splits
+from duogp.settings import Settings, as_list
+from duogp.training import Plan
+
+#: Rows whose pairs the median trick looks at: half a million pairs place a median well enough.
+MEDIAN_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class Scales:
+    """From the units of the user to those of the model."""
+
+    columns: NDArray[np.bool_]
+    x: Scaler
+    y: Scaler
+    dtype: torch.dtype
+    device: torch.device
+
+    def batch(self, X: NDArray, y: NDArray, weight: NDArray | None) -> Batch:
+        """X [n, d], y [n, outputs] as a batch of one replicate; scaled in float64, then rounded."""
+        return Batch(
+            self._tensor(self.x.transform(X[:, self.columns])),
+            self._tensor(self.y.transform(y).T),
+            None,
+            None if weight is None else self._tensor(weight),
+        )
+
+    def _tensor(self, values: NDArray) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(values)[None], dtype=self.dtype, device=self.device)
+
+
+def median_distances(X: NDArray, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Median of |xᵢ − xⱼ| over pairs of rows, for every column; never zero.
+
+    Where most pairs agree (a column that is nearly always the same) the standard deviation stands in, and 1
+    for a column that has been constant so far.
+    """
+    if len(X) > MEDIAN_ROWS:
+        X = X[rng.choice(len(X), MEDIAN_ROWS, replace=False)]
+    i, j = np.triu_indices(len(X), 1)
+    out = np.array([np.median(np.abs(column[i] - column[j])) for column in X.T])
+    spread = X.std(0)
+    floor = 1e-6 * np.maximum(spread, np.finfo(np.float64).tiny)
+    return np.where(out > floor, out, np.where(spread > 0, spread, 1.0))
+
+
+def first_model(
+    method: Method,
+    settings: Settings,
+    X: NDArray,
+    target: Target,
+    weights: NDArray | None,
+    *,
+    growing: bool,
+    noise_share: float | None,
+) -> tuple[Model, Scales]:
+    """A model at its prior, scaled to the first rows; one that grows has a single point.
+
+    ``noise_share``: the noise at the start as a share of the variance of y; None: as the settings say.
+    """
+    rows = np.arange(len(X))[None]
+    splits = Splits(rows, None)
+    beta2 = as_list(settings.beta2) or [method.defaults.get("beta2", 0.0)]
+    plan = Decisions(
+        solver="stochastic",
+        omega=settings.omega or "batch",
+        betas=[(float(as_list(settings.beta1)[0]), float(beta2[0]))],
+        training=Plan(epochs=1, learning_rate=1.0),
+        warm_start=None,
+        refit=False,
+    )
+    if growing:
+        settings = settings.but(num_inducing=1, num_extra=None, inducing_init="random")
+    data = prepare(X, target, None, weights, splits, settings)
+    variance = 1.0
+    if target.kind == "real" and not settings.standardize:
+        variance = float(np.mean(target.values.var(0))) or 1.0
+        settings = settings.but(initial_scale=settings.initial_scale or variance)
+    if noise_share is not None:
+        settings = settings.but(initial_noise=noise_share * variance)
+    seed = settings.random_state
+    shop = Workshop(method, settings, plan, splits, data, [seed])
+    scaled = data.x_scalers[0].transform(X)
+    medians = median_distances(scaled, np.random.default_rng(seed))
+    shop.spread = torch.as_tensor(medians)[None, None]
+    model = shop.model(method)
+    if growing and isinstance(model.basis, Subspace):
+        model.basis = tie(model.basis, settings.mean_columns)
+    scales = Scales(
+        np.ones(X.shape[1], dtype=bool),
+        data.x_scalers[0],
+        data.y_scalers[0],
+        settings.torch_dtype,
+        settings.torch_device,
+    )
+    return model.train(), scales

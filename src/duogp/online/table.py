@@ -1,0 +1,36 @@
+"""A table as a stream: methods that grow their bases online, fitted to rows that are all there already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duogp.gp import GP
+from duogp.online.learner import OnlineGP
+
+#: Passes over the rows unless ``epochs`` or ``steps`` says otherwise.
+EPOCHS = 50
+
+
+def fit_stream(
+    X: NDArray, y: NDArray, method: str, sample_weight: NDArray | None, settings: dict[str, Any]
+) -> GP:
+    """Shuffled minibatches of the rows, again and again."""
+    options = dict(settings)
+    epochs, steps = options.pop("epochs", None), options.pop("steps", None)
+    if epochs is not None and steps is not None:
+        raise ValueError("epochs and steps both say how long to train: give one of them")
+    learner = OnlineGP(method, num_data=len(X), **options)
+    size = min(learner.settings.batch_size, len(X))
+    per_epoch = -(-len(X) // size)
+    left = steps or (epochs or EPOCHS) * per_epoch
+    rng = np.random.default_rng(learner.settings.random_state)
+    while left > 0:
+        order = rng.permutation(len(X))
+        for start in range(0, min(left, per_epoch) * size, size):
+            rows = order[start : start + size]
+            learner.partial_fit(X[rows], y[rows], None if sample_weight is None else sample_weight[rows])
+        left -= per_epoch
+    return learner.gp
