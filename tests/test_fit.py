@@ -14,13 +14,23 @@ from duogp.errors import DataWarning
 from duogp.methods import METHODS
 from fit_tables import predictions, table
 
-CLOSED = [name for name in METHODS if METHODS[name].objective in ("elbo", "vfitc")]
-OPEN = [name for name in METHODS if name not in CLOSED]
+ONLINE = [name for name in METHODS if METHODS[name].defaults.get("online")]
+TABLE = [name for name in METHODS if name not in ONLINE]
+CLOSED = [
+    name
+    for name in TABLE
+    if METHODS[name].objective in ("elbo", "vfitc", "dtc")
+    and METHODS[name].q in ("full", "diagonal", "point")
+]
+OPEN = [name for name in TABLE if name not in CLOSED]
 SOLVERS = [
-    *((name, solver) for name in METHODS for solver in ("stochastic", "auto")),
+    *((name, "auto") for name in TABLE),
+    *((name, "stochastic") for name in TABLE if METHODS[name].basis != "exact"),
     *((name, "closed-form") for name in CLOSED),
 ]
 
+
+QUICK = {"num_inducing": 8, "epochs": 3, "batch_size": 16}
 
 # -- methods and solvers ---------------------------------------------------------------------------------
 
@@ -30,7 +40,8 @@ SOLVERS = [
 def test_every_method_fits_with_every_solver(method, solver, dtype):
     X, y = table()
     y = 1000 + 50 * y
-    gp = duogp.fit(X, y, method, solver=solver, dtype=dtype, num_inducing=8, epochs=3, batch_size=16)
+    settings = {"epochs": 3} if METHODS[method].basis == "exact" else QUICK
+    gp = duogp.fit(X, y, method, solver=solver, dtype=dtype, **settings)
     p = gp.predict(X[:9])
     assert p.mean.shape == p.std.shape == (9,)
     assert p.mean.dtype == np.float64
@@ -44,6 +55,22 @@ def test_every_method_fits_with_every_solver(method, solver, dtype):
     assert gp.history.solver == gp.settings.solver == expected
     assert gp.method is METHODS[method]
     assert next(gp.model.parameters()).dtype == getattr(torch, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("method", ONLINE)
+def test_methods_that_grow_online_fit_a_table_too(method, dtype):
+    X, y = table()
+    gp = duogp.fit(X, 1000 + 50 * y, method, dtype=dtype, sample_weight=np.ones(len(y)), **QUICK)
+    assert gp.history.solver == "online" and gp.method is METHODS[method]
+    assert 900 < gp.predict(X).mean.mean() < 1100
+    assert len(gp.inducing_points) == 8
+    with pytest.raises(ValueError, match="takes no validation"):
+        duogp.fit(X, y, method, validation=(X, y))
+    with pytest.raises(ValueError, match="one model at a time"):
+        duogp.fit_replicates(X, y, [range(10), range(10, 20)], method)
+    with pytest.raises(ValueError, match="needs all rows at once"):
+        duogp.fit(X, y, method, solver="closed-form")
 
 
 @pytest.mark.parametrize("method", OPEN)

@@ -34,7 +34,7 @@ BAD_SETTINGS = [
     ("validation_fraction", 1.0), ("validation_fraction", -0.1), ("validation_fraction", "0.1"),
     ("solver", "adam"), ("whitening", "k"), ("log_prior", "flat"), ("dtype", "float16"), ("backend", "jit"),
     ("standardize", "robust"), ("omega", "none"), ("inducing_init", "kmeanz"), ("schedule", "linear"),
-    ("likelihood", "poisson"), ("kernel", "matern72"), ("kernel", 3), ("mean", "quadratic"), ("mean", 3),
+    ("likelihood", "poison"), ("kernel", "matern72"), ("kernel", 3), ("mean", "quadratic"), ("mean", 3),
     ("ard", "no"), ("learn_inducing", "yes"), ("verbose", "loud"), ("early_stopping", "maybe"),
     ("device", "gpu"), ("device", "meta"), ("device", 1.5),
     ("random_state", 1.5), ("random_state", -1), ("random_state", 2**64),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from duogp.assembly import Workshop, prepare, transplant
-from duogp.build import target_kind
+from duogp.build import make_likelihood, target_kind
 from duogp.data.columns import informative_columns
 from duogp.data.targets import raw_target, read_target
 from duogp.data.validation import as_matrix, as_row_vector, column_names
@@ -138,7 +138,16 @@ def fit_replicates(
             f"random_states must hold one seed for each of {len(rows)} sets of rows, got {len(seeds)}"
         )
     splits = make_splits(recipe, chosen, rows, validation_rows, len(matrix), seeds)
-    plan = make_decisions(recipe, chosen, splits, own_validation=validation_rows is None)
+    likelihood = make_likelihood(
+        chosen, target.outputs, row_noise is not None, None if target.classes is None else len(target.classes)
+    )
+    plan = make_decisions(
+        recipe,
+        chosen,
+        splits,
+        own_validation=validation_rows is None,
+        log_concave=likelihood.is_log_concave,
+    )
     columns = np.ones(matrix.shape[1], dtype=bool)
     if isinstance(chosen.kernel, str):  # a kernel object counts on the columns it was made for
         columns = informative_columns(matrix[splits.train.reshape(-1)])

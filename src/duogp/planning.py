@@ -26,6 +26,9 @@ FULL_OMEGA_DEFAULT = 1000
 WARM_START_STEPS = 100
 #: Rows up to which "auto" prefers the closed form where there is one: a step costs about an epoch.
 CLOSED_FORM_ROWS = {"cpu": 50_000, "cuda": 500_000}
+#: Step size of natural gradients, by whether the likelihood is log-concave. Where it is not, a quick q(u)
+#: settles before the kernel has moved.
+NATURAL_RATE = {True: 0.1, False: 0.02}
 #: Rows up to which the exact GP is fitted: memory is n², a step n³.
 EXACT_ROWS = {"cpu": 5_000, "cuda": 20_000}
 
@@ -185,8 +188,11 @@ def _beta2(method: Method, settings: Settings, closed: bool) -> list[float]:
     return [float(b) for b in as_list(settings.beta2)]
 
 
-def make_decisions(method: Method, settings: Settings, splits: Splits, *, own_validation: bool) -> Decisions:
-    """``own_validation``: the held-out rows were split off here, not given by the user to be left alone."""
+def make_decisions(
+    method: Method, settings: Settings, splits: Splits, *, own_validation: bool, log_concave: bool = True
+) -> Decisions:
+    """``own_validation``: the held-out rows were split off here, not given by the user to be left alone;
+    ``log_concave``: the likelihood is, so that natural gradients may be quick."""
     n = splits.train.shape[1]
     solver = _solver(method, settings, n)
     closed = solver == "closed-form"
@@ -227,7 +233,7 @@ def make_decisions(method: Method, settings: Settings, splits: Splits, *, own_va
         patience=settings.patience if early else None,
         restore_best=early,
         check_every=10 if closed else 50,
-        natural_rate=settings.natural_rate if solver == "natural" else None,
+        natural_rate=(settings.natural_rate or NATURAL_RATE[log_concave]) if solver == "natural" else None,
         mean_rule=settings.mean_rule,
         steps=settings.steps,
         backend=settings.backend,  # type: ignore[arg-type]

@@ -63,7 +63,7 @@ class Settings:
     steps: int | None = None  #: optimiser steps in all, instead of epochs
     batch_size: int = 1024
     learning_rate: float | None = None
-    natural_rate: float = 0.1  #: step size of natural gradients on q(u), after a short ramp
+    natural_rate: float | None = None  #: of natural gradients on q(u): 0.1; 0.02 without log-concavity
     mean_rule: str = "adam"  #: of γ's mean beside natural gradients: "adam", "exact", "diagonal", "joint"
     schedule: Any = None  #: "constant", "multistep", "cosine" or a function of the fraction done
     validation_fraction: float | None = None
@@ -104,7 +104,7 @@ class Settings:
         ):
             if getattr(self, name) is not None:
                 _positive_int(name, getattr(self, name))
-        for name in ("learning_rate", "initial_scale", "jitter", "mean_jitter"):
+        for name in ("learning_rate", "natural_rate", "initial_scale", "jitter", "mean_jitter"):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name))
         if self.initial_lengthscale is not None:
@@ -112,7 +112,7 @@ class Settings:
                 _positive("initial_lengthscale", value)
         if self.warm_start is not None and self.warm_start != 0:
             _positive_int("warm_start", self.warm_start)
-        for name in ("initial_noise", "noise_floor", "natural_rate"):
+        for name in ("initial_noise", "noise_floor"):
             _positive(name, getattr(self, name))
         for name in ("beta1", "beta2"):
             given = getattr(self, name)

@@ -24,6 +24,7 @@ from duogp.online.recipe import IDLE_SETTINGS, grows, online_settings, uses_natu
 from duogp.online.rows import Reader, Rows
 from duogp.online.start import Scales, first_model
 from duogp.online.stepper import Stepper
+from duogp.planning import NATURAL_RATE
 from duogp.prediction import ClassPrediction, Prediction
 from duogp.settings import Settings
 from duogp.training.guard import Guard
@@ -235,7 +236,8 @@ class OnlineGP:
             self._grower.feed(batch)
         settings = self.settings
         assert settings.learning_rate is not None
-        share = settings.natural_rate * min(1.0, rows.size / settings.batch_size)
+        natural = settings.natural_rate or NATURAL_RATE[self.model.likelihood.is_log_concave]
+        share = natural * min(1.0, rows.size / settings.batch_size)
         for _ in range(self.steps_per_batch):
             decay = 1 / (1 + self.rate_decay * self.num_steps**0.5)
             # A running mean over all rows, then over the latest: from a batch that is all there is, a step of
