@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from duogp.bases import Basis, Conditional, Coupled, Exact, Hybrid, Separate, Subspace, TwoBlock
-from duogp.kernels import Kernel, Scale, Stationary, Sum, make_kernel
+from duogp.extractors import Extractor, default_widths, make_network
+from duogp.kernels import Constant, Kernel, Scale, Stationary, Sum, make_kernel
 from duogp.likelihoods import LIKELIHOODS, GaussianLikelihood, Likelihood, make_named
 from duogp.linalg import Numerics
-from duogp.means import make_mean
+from duogp.means import Mean, NetworkMean, make_mean
 from duogp.methods import Method
 from duogp.mixing import LinearMixing
 from duogp.model import Batch, Model
@@ -23,7 +24,7 @@ from duogp.objectives import GammaRobust, Objective, dtc, elbo, predictive, vfit
 from duogp.parameters import batched
 from duogp.ridge import RidgeQ
 from duogp.settings import Settings, as_list
-from duogp.variational import BlockQ, CholeskyQ, DiagonalQ, PointQ, Q, ShrunkQ
+from duogp.variational import BlockQ, CentredQ, CholeskyQ, DiagonalQ, PointQ, Q, ShrunkQ
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Ingredients:
     rows: Batch | None  # the training rows, for the exact basis
     inducing: Tensor  # [R, 1, M, d]
     extra: Tensor | None  # [R, 1, M_extra, d]
-    new_kernel: Callable[[], Kernel]
+    new_kernel: Callable[..., Kernel]  # of a role: "covariance" (the default) or "mean"
     new_q: Callable[..., Q]
 
     @property
@@ -73,8 +74,8 @@ def separate(parts: Ingredients) -> Basis:
 
 def conditional(parts: Ingredients) -> Basis:
     return Conditional(
-        parts.new_kernel(),
-        parts.new_kernel(),
+        parts.new_kernel("covariance"),
+        parts.new_kernel("mean"),
         parts.inducing,
         parts.q_u(),
         whitening=parts.settings.whitening,  # type: ignore[arg-type]
@@ -151,12 +152,19 @@ def exact(parts: Ingredients) -> Basis:
     return Exact(parts.new_kernel(), x, parts.batch_shape, likelihood, rows.noise, rows.weight)
 
 
+def neural(parts: Ingredients) -> Basis:
+    """The mean is a network's, the prior's: u carries a covariance only."""
+    q = CentredQ(parts.num_inducing, parts.batch_shape)
+    return Coupled(parts.new_kernel(), parts.inducing, q)
+
+
 BASES: dict[str, Callable[[Ingredients], Basis]] = {
     "coupled": coupled,
     "hybrid": hybrid,
     "orthogonal-a": orthogonal_a,
     "subspace": subspace,
     "exact": exact,
+    "neural": neural,
     "solve": solve,
     "orthogonal": orthogonal,
     "components": components,
@@ -244,6 +252,20 @@ def initial_kernel(settings: Settings, spread: Tensor, batch_shape: tuple[int, .
     return kernel
 
 
+def _extractors(method: Method, settings: Settings, rows: int, inducing: Tensor) -> dict[str, Extractor]:
+    """The feature extractors of a deep method by role; none for the others."""
+    roles = {"shared": ("covariance",), "decoupled": ("covariance", "mean"), "mean": ("mean",)}
+    chosen = roles.get(method.defaults.get("extractor", ""), ())
+    batch = (inducing.shape[0], 1)
+    seed = settings.random_state
+    return {role: Extractor(settings, role, rows, inducing, seed, batch) for role in chosen}
+
+
+@torch.no_grad()
+def _features_of(extractor: Extractor, points: Tensor) -> Tensor:
+    return extractor.kernel(Constant()).embed(points)
+
+
 def build_model(
     method: Method,
     settings: Settings,
@@ -272,8 +294,26 @@ def build_model(
     if shared is None:  # classes differ in what they say, not in how smooth they are
         shared = latents > 1 and likelihood.target == "classes"
 
-    def new_kernel() -> Kernel:
-        return initial_kernel(settings, spread, (replicates, 1) if shared else batch_shape)
+    kernel_shape = (replicates, 1) if shared else batch_shape
+    deep = _extractors(method, settings, num_data, inducing)
+    base_kernel: list[Kernel] = []  # decoupled extractors stand below one kernel (Zhu et al. 2023, example 2)
+
+    def new_kernel(role: str = "covariance") -> Kernel:
+        own = deep.get(role)
+        if own is None:
+            return initial_kernel(settings, spread, kernel_shape)
+        if not base_kernel:
+            base_kernel.append(initial_kernel(settings, own.spread, kernel_shape))
+        return own.kernel(base_kernel[0])
+
+    if deep and settings.inducing_space == "feature":
+        if len(deep) > 1:
+            raise ValueError(
+                "inducing_space='feature' is for one extractor: two have two spaces of features; use 'input'"
+            )
+        (only,) = deep.values()
+        inducing = only.points
+        extra = None if extra is None else _features_of(only, extra)
 
     def new_q(*args: object, **kwargs: object) -> Q:
         if method.q == "point":
@@ -293,8 +333,14 @@ def build_model(
         for name, parameter in basis.named_parameters():
             if name.endswith("inducing"):
                 parameter.requires_grad_(False)
+    if method.basis == "neural":
+        widths = [*(settings.mean_widths or settings.widths or default_widths(num_data)), 1]
+        net = make_network(settings, dims, widths, batch_shape, settings.random_state)
+        mean: Mean = NetworkMean(net)
+    else:
+        mean = batched(make_mean(settings.mean, dims), batch_shape)
     model = Model(
-        mean=batched(make_mean(settings.mean, dims), batch_shape),
+        mean=mean,
         basis=basis,
         likelihood=likelihood,
         objective=make_objective(method.objective, settings),
@@ -306,4 +352,9 @@ def build_model(
     )
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
-    return model.to(settings.torch_device)
+    model = model.to(settings.torch_device)
+    if isinstance(basis, Conditional) and deep:
+        basis.start_at_prior(model.numerics)
+    # A wide q(u) is expensive at first, and a network's quickest way out is features that explain nothing.
+    basis.q.shrink(settings.initial_std or (0.1 if method.has_network else 1.0))
+    return model

@@ -301,6 +301,8 @@ class GP:
         """The points that carry the covariance, [M, d] in the units of X (columns that were dropped: NaN)."""
         inducing = self.model.basis.inducing
         assert isinstance(inducing, Tensor)
+        if self.settings.inducing_space == "feature" and "extractor" in self.method.defaults:
+            raise ValueError("the inducing points live in the space of the features, not of X")
         dims = int(self.columns.sum())  # a generalised point has its lengthscales behind its place
         points = inducing[0, 0, :, :dims].detach().double().cpu().numpy()
         out = np.full((len(points), len(self.columns)), np.nan)

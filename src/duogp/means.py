@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.kernels.foreign import Foreign
+from duogp.nets import MLP
 
 
 class Mean(nn.Module, ABC):
@@ -79,6 +80,19 @@ class _OneValue(nn.Module):
                 f"got {tuple(out.shape)}"
             )
         return out
+
+
+class NetworkMean(Mean):
+    """μ(x) = net(x), a network with one output."""
+
+    def __init__(self, net: MLP) -> None:
+        super().__init__()
+        if net.outputs != 1:
+            raise ValueError(f"a mean has one value for each row, the network has {net.outputs}")
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x).squeeze(-1)
 
 
 def make_mean(spec: str | nn.Module, dims: int) -> Mean:

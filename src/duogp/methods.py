@@ -24,6 +24,7 @@ CITATIONS = {
     "popescu2020": "Popescu, Sharp, Cole, Glocker, Decoupled Sparse Gaussian Processes Components",
     "knoblauch2019": "Knoblauch, Jewson, Damoulas 2019, Generalized Variational Inference",
     "jankowiak2020": "Jankowiak, Pleiss, Gardner 2020, Parametric Gaussian Process Regressors",
+    "wilson2016": "Wilson, Hu, Salakhutdinov, Xing 2016, Deep Kernel Learning",
     "zhu2023": "Zhu, Wu, Maus, Gardner, Bindel 2023, Variational Gaussian Processes with Decoupled Conditionals",
 }
 
@@ -50,6 +51,11 @@ class Method:
         return CITATIONS[self.citation]
 
     @property
+    def has_network(self) -> bool:
+        """Whether a network is trained: an extractor of features, or a mean."""
+        return "extractor" in self.defaults or self.basis == "neural"
+
+    @property
     def has_extra_points(self) -> bool:
         """Whether there is a second set of points at all."""
         return self.has_second_block or self.basis in ("separate", "subspace")
@@ -64,7 +70,7 @@ class Method:
         if self.basis == "exact":
             return 0
         m, e = num_inducing, num_inducing if num_extra is None else num_extra
-        mean = {"M": m, "E": e, "M + E": m + e}[self._mean_size]
+        mean = {"0": 0, "M": m, "E": e, "M + E": m + e}[self._mean_size]
         size = COVARIANCE_SIZE[self.q]
         return mean + size(m) + (size(e) if self.basis == "solve" else 0)
 
@@ -74,6 +80,8 @@ class Method:
         if self.basis == "exact":
             return "0"
         covariance = COVARIANCE_FORMULA[self.q]
+        if self._mean_size == "0":  # the network's weights are not variational
+            return covariance.removeprefix(" + ")
         return self._mean_size + covariance + (covariance.replace("M", "E") if self.basis == "solve" else "")
 
     @property
@@ -81,7 +89,7 @@ class Method:
         return MEAN_SIZE.get(self.basis, "M")
 
 
-MEAN_SIZE = {"separate": "E", "subspace": "E"} | dict.fromkeys(
+MEAN_SIZE = {"separate": "E", "subspace": "E", "neural": "0"} | dict.fromkeys(
     ("orthogonal", "orthogonal-a", "hybrid", "solve"), "M + E"
 )
 
@@ -157,6 +165,15 @@ METHODS = Registry([
     Method("dtc",          "coupled",     "full",     "dtc",          False, "seeger2003",    "DTC's evidence, maximised", _with(solver="closed-form")),
     Method("exact",        "exact",       "point",    "elbo",         True,  "rasmussen2006", "the GP itself, n³", _with(solver="closed-form")),
     Method("bkrr",         "exact",       "point",    "elbo",         True,  "popescu2020",   "Bayesian kernel ridge regression: the GP with λ = noise / scale", _with(solver="closed-form")),
+    Method("svgp-dkl",     "coupled",     "full",     "elbo",         True,  "wilson2016",    "svgp on a network's features", _with(extractor="shared")),
+    Method("svgp-dcdkl",   "conditional", "full",     "elbo",         False, "zhu2023",       "dcsvgp, a network for each kernel", _with(extractor="decoupled", beta2=1e-3)),
+    Method("svgp-meandkl", "conditional", "full",     "elbo",         False, "zhu2023",       "dcsvgp, a network for the mean kernel", _with(extractor="mean", beta2=1e-3)),
+    Method("ppgpr-dkl",    "coupled",     "full",     "predictive",   False, "jankowiak2020", "ppgpr on a network's features", _with(extractor="shared")),
+    Method("ppgpr-dcdkl",  "conditional", "full",     "predictive",   False, "zhu2023",       "dcppgpr, a network for each kernel", _with(extractor="decoupled", beta2=1e-3)),
+    Method("ppgpr-meandkl", "conditional", "full",    "predictive",   False, "zhu2023",       "dcppgpr, a network for the mean kernel", _with(extractor="mean", beta2=1e-3)),
+    Method("ppgpr-mfd-dkl", "separate",   "diagonal", "predictive",   False, "jankowiak2020", "ppgpr-mfd on a network's features", _with(extractor="shared")),
+    Method("nnsvgp",       "neural",      "full",     "elbo",         False, "zhu2023",       "a network's mean, a GP's variance: a surrogate"),
+    Method("nnppgpr",      "neural",      "full",     "predictive",   False, "zhu2023",       "a network's mean, a GP's variance, predictive"),
     Method("coupled-nat",  "coupled",     "full",     "elbo",         True,  "hensman2013",   "natural gradients on q(u)", _with(solver="natural")),
     Method("orthnat",      "orthogonal",  "full",     "elbo",         True,  "salimbeni2018", "odsvgp with natural gradients", _with(solver="natural")),
     Method("solvegp-nat",  "solve",       "full",     "elbo",         True,  "shi2020",       "solvegp with natural gradients", _with(solver="natural")),

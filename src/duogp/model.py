@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from duogp.bases.base import Basis
 from duogp.bases.linear_form import LinearForm
 from duogp.bases.marginals import Marginals
+from duogp.kernels.deep import Deep
 from duogp.likelihoods.base import Likelihood
 from duogp.linalg import Numerics
 from duogp.mixing import LinearMixing
@@ -66,6 +67,8 @@ class Model(nn.Module):
         self.register_buffer("num_data", torch.full((replicates,), float(num_data), dtype=torch.float64))
         # Decided once, on the host: Ω costs nothing when no replicate asks for it.
         self.uses_omega = basis.has_omega and bool((self.beta2 != 0).any())
+        # Networks that keep running moments of the data look at every batch before it is used.
+        self._observers = [part for part in self.modules() if isinstance(part, Deep) and part.observes]
         self._has_priors = any(getattr(m, "prior", None) is not None for m in self.modules())
 
     @property
@@ -112,6 +115,9 @@ class Model(nn.Module):
 
     def loss(self, batch: Batch) -> Tensor:
         """The negative objective per datum, [R]."""
+        if self.training:
+            for kernel in self._observers:
+                kernel.observe(batch.x.unsqueeze(-3))
         data, regulariser = self.terms(batch)
         return -data.mean(-1) + (regulariser - self.prior()) / self.num_data
 

@@ -118,9 +118,19 @@ def log_prior(module: nn.Module, batch_dims: int = 0) -> Tensor | float:
 
 
 def batched(module: ModuleT, shape: Sequence[int]) -> ModuleT:
-    """A copy of a module whose every parameter carries the leading shape (replicates, latents)."""
+    """A copy of a module whose every parameter carries the leading shape (replicates, latents).
+
+    So do the buffers that a part names in ``batched_buffers``.
+    """
     out = copy.deepcopy(module)
-    return _replace_parameters(out, lambda p: p.detach().expand(*shape, *p.shape).clone()) if shape else out
+    if not shape:
+        return out
+    for part in out.modules():
+        for name in getattr(part, "batched_buffers", ()):
+            buffer = part._buffers[name]
+            assert buffer is not None
+            part._buffers[name] = buffer.expand(*shape, *buffer.shape).clone()
+    return _replace_parameters(out, lambda p: p.detach().expand(*shape, *p.shape).clone())
 
 
 def _replace_parameters(module: ModuleT, change: Callable[[Tensor], Tensor]) -> ModuleT:

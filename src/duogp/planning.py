@@ -29,6 +29,8 @@ CLOSED_FORM_ROWS = {"cpu": 50_000, "cuda": 500_000}
 #: Step size of natural gradients, by whether the likelihood is log-concave. Where it is not, a quick q(u)
 #: settles before the kernel has moved.
 NATURAL_RATE = {True: 0.1, False: 0.02}
+#: Of the weights of networks, unless the user says otherwise.
+WEIGHT_DECAY = 1e-4
 #: Rows up to which the exact GP is fitted: memory is n², a step n³.
 EXACT_ROWS = {"cpu": 5_000, "cuda": 20_000}
 
@@ -53,6 +55,8 @@ def _wants_validation(method: Method, settings: Settings, n: int) -> bool:
     choosing = len(as_list(settings.beta1)) > 1 or len(as_list(settings.beta2)) > 1
     if choosing or settings.early_stopping is not None:
         return choosing or bool(settings.early_stopping)
+    if method.has_network:  # the known failure of networks is to fit too well
+        return True
     # Below β₂ = 1 it is not a bound, and in closed form it overfits: only held-out rows say when to stop.
     closed = _solver(method, settings, n) == "closed-form"
     return method.basis == "conditional" and closed and min(_beta2(method, settings, closed)) < 1
@@ -119,6 +123,8 @@ def _closed_form_obstacle(method: Method, settings: Settings) -> str | None:
         return f"the likelihood is {settings.likelihood!r}, not Gaussian"
     if method.q not in ("full", "diagonal", "point"):
         return f"the covariance of {method.name!r} is {method.q}"
+    if method.has_network:
+        return f"{method.name!r} trains a network, which a solved q(u) lets overfit"
     if settings.num_latents is not None:
         return "mixed outputs (num_latents) tie the latent functions to each other"
     return None
@@ -167,6 +173,11 @@ def check_settings(method: Method, settings: Settings, given: Mapping[str, Any])
         idle += ["preconditioner"]
     if method.basis not in ("hybrid", "orthogonal-a", "subspace"):
         idle += ["mean_columns"]
+    if not method.has_network:
+        idle += ["widths", "mean_widths", "extractor", "activation", "normalisation", "weight_decay"]
+        idle += ["mean_extractor", "inducing_space"]
+    elif method.basis == "neural":
+        idle += ["extractor", "mean_extractor", "inducing_space", "mean"]
     if method.basis == "exact":
         idle += ["num_inducing", "inducing_init", "learn_inducing", "batch_size", "beta1"]
     if method.objective != "gamma-robust":
@@ -230,12 +241,13 @@ def make_decisions(
         learning_rate=settings.learning_rate or rate,
         schedule=make_schedule(settings.schedule or ("cosine" if closed else "multistep")),
         evaluate_every=settings.evaluate_every or (5 if closed else 1),
-        patience=settings.patience if early else None,
+        patience=(settings.patience or (40 if method.has_network else 10)) if early else None,
         restore_best=early,
         check_every=10 if closed else 50,
         natural_rate=(settings.natural_rate or NATURAL_RATE[log_concave]) if solver == "natural" else None,
         mean_rule=settings.mean_rule,
         steps=settings.steps,
+        weight_decay=WEIGHT_DECAY if settings.weight_decay is None else settings.weight_decay,
         backend=settings.backend,  # type: ignore[arg-type]
         verbose=settings.verbose,
     )

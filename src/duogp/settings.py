@@ -7,12 +7,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
 from duogp.inducing import INITIALISERS
+from duogp.nets import ACTIVATIONS, Normalisation
 from duogp.optim.means import MEAN_RULES
 from duogp.ridge import RIDGES
 
@@ -35,6 +36,7 @@ class Settings:
     output_scale: bool = True  #: learn the prior variance (kernels given by name)
     initial_lengthscale: float | Sequence[float] | None = None  #: √d, for standardised inputs; a sum: a list
     initial_scale: float | None = None  #: initial prior variance, 1 by default
+    initial_std: float | None = None  #: of q(u) relative to the prior's: 1; 0.1 with networks
     initial_noise: float = 0.1
     noise_floor: float = 1e-6  #: the learned noise variance stays above it, in scaled units
     learn_noise: bool | None = None  #: on, unless fixed noise is given
@@ -45,6 +47,16 @@ class Settings:
     ridge: str = "printed"  #: S of a ridge q(u): "printed", "kernel" or "contracting" (MATH §5.3)
     epsilon: float = 0.1  #: of DSGPC-ε: how far the second block is shrunk, in (0, 1]
     gpytorch_sign: bool = False  #: of the γ-robust normaliser, for comparison only
+
+    # networks: feature extractors of deep kernels, network means
+    widths: Sequence[int] | None = None  #: of the extractor's layers, its features last; by the rows
+    mean_widths: Sequence[int] | None = None  #: of the mean's own extractor or network; as widths
+    extractor: Any = None  #: a module of yours from [..., n, d] to [..., n, features], instead of widths
+    mean_extractor: Any = None  #: one of its own for the mean kernel; a copy of extractor
+    activation: str = "relu"  #: "relu", "silu", "tanh" or "gelu"
+    normalisation: str = "none"  #: "none", "layer", "spectral" or "batch" (running moments)
+    inducing_space: str = "input"  #: of deep kernels: "input" or "feature"
+    weight_decay: float | None = None  #: of network weights, decoupled; 1e-4
 
     # what is optimised
     beta1: float | Sequence[float] = 1.0  #: weight of the KL; a list is chosen from on validation rows
@@ -68,7 +80,7 @@ class Settings:
     schedule: Any = None  #: "constant", "multistep", "cosine" or a function of the fraction done
     validation_fraction: float | None = None
     early_stopping: bool | None = None
-    patience: int = 10  #: evaluations without improvement before stopping
+    patience: int | None = None  #: evaluations without improvement before stopping: 10, 40 with networks
     refit: bool = True  #: closed form: rows held out come back for the final q(u)
     evaluate_every: int | None = None  #: epochs between looks at the validation rows
     standardize: bool | str = True  #: True, False, or "minmax" for inputs in [−1, 1]
@@ -90,8 +102,7 @@ class Settings:
                 object.__setattr__(self, name, str(value).removeprefix("torch."))
             elif name == "dtype" and isinstance(value, type | np.dtype):  # np.float32
                 object.__setattr__(self, name, np.dtype(value).name)
-        for name in ("batch_size", "patience"):
-            _positive_int(name, getattr(self, name))
+        _positive_int("batch_size", self.batch_size)
         for name in (
             "num_inducing",
             "num_extra",
@@ -101,10 +112,18 @@ class Settings:
             "evaluate_every",
             "omega_block",
             "mean_columns",
+            "patience",
         ):
             if getattr(self, name) is not None:
                 _positive_int(name, getattr(self, name))
-        for name in ("learning_rate", "natural_rate", "initial_scale", "jitter", "mean_jitter"):
+        for name in (
+            "learning_rate",
+            "natural_rate",
+            "initial_scale",
+            "initial_std",
+            "jitter",
+            "mean_jitter",
+        ):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name))
         if self.initial_lengthscale is not None:
@@ -112,6 +131,19 @@ class Settings:
                 _positive("initial_lengthscale", value)
         if self.warm_start is not None and self.warm_start != 0:
             _positive_int("warm_start", self.warm_start)
+        if self.weight_decay is not None and not (_is_number(self.weight_decay) and self.weight_decay >= 0):
+            raise ValueError(f"weight_decay must be a number ≥ 0, got {self.weight_decay!r}")
+        for name in ("widths", "mean_widths"):
+            if getattr(self, name) is not None and not as_list(getattr(self, name)):
+                raise ValueError(f"{name} must hold at least one width, got {getattr(self, name)!r}")
+            for width in as_list(getattr(self, name)):
+                _positive_int(name, width)
+        for name in ("extractor", "mean_extractor"):
+            if not isinstance(getattr(self, name), torch.nn.Module | None):
+                raise TypeError(f"{name} must be a torch module, got {getattr(self, name)!r}")
+        _one_of("activation", self.activation, tuple(ACTIVATIONS))
+        _one_of("normalisation", self.normalisation, get_args(Normalisation))
+        _one_of("inducing_space", self.inducing_space, ("input", "feature"))
         for name in ("initial_noise", "noise_floor"):
             _positive(name, getattr(self, name))
         for name in ("beta1", "beta2"):

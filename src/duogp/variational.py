@@ -41,6 +41,10 @@ class Q(nn.Module):
             noise = torch.randn(mean.shape, generator=generator, dtype=torch.float64)
             mean.copy_(scale * noise.to(mean))
 
+    @torch.no_grad()
+    def shrink(self, factor: float) -> None:
+        """Multiply the standard deviations by a factor, where they are parameters."""
+
     def mean_of(self, phi: Tensor) -> Tensor:
         """φᵀ m."""
         return project(phi, self.mean)
@@ -112,6 +116,10 @@ class CholeskyQ(Q):
         super().__init__(size, batch_shape, mean_size=mean_size)
         self.raw_root = nn.Parameter(torch.eye(size).expand(*batch_shape, size, size).clone())
 
+    @torch.no_grad()
+    def shrink(self, factor: float) -> None:
+        self.raw_root.mul_(factor)
+
     def root(self) -> Tensor:
         return self.raw_root.tril()
 
@@ -130,12 +138,36 @@ class CholeskyQ(Q):
         self.raw_root.copy_(root.tril())
 
 
+class CentredQ(CholeskyQ):
+    """A full S around a mean that is zero by definition: the mean of f is somebody else's business."""
+
+    learns_mean = False
+
+    def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
+        super().__init__(size, batch_shape, mean_size=mean_size)
+        self.mean.requires_grad_(False)
+
+    def perturb_mean(self, scale: float, generators: Sequence[torch.Generator]) -> None:
+        """The mean stays at zero."""
+
+    def num_parameters(self) -> int:
+        return self.size * (self.size + 1) // 2
+
+    @torch.no_grad()
+    def set_(self, mean: Tensor, root: Tensor) -> None:
+        self.raw_root.copy_(root.tril())
+
+
 class DiagonalQ(Q):
     """S = diag(s²): mean field; the family depends on the whitening and the order of Z (MATH §11 A5)."""
 
     def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
         super().__init__(size, batch_shape, mean_size=mean_size)
         self.std = nn.Parameter(torch.ones(*batch_shape, size))
+
+    @torch.no_grad()
+    def shrink(self, factor: float) -> None:
+        self.std.mul_(factor)
 
     def root(self) -> Tensor:
         return torch.diag_embed(self.std)
@@ -278,6 +310,10 @@ class BlockQ(Q):
     def perturb_mean(self, scale: float, generators: Sequence[torch.Generator]) -> None:
         for block in self:
             block.perturb_mean(scale, generators)
+
+    def shrink(self, factor: float) -> None:
+        for block in self:
+            block.shrink(factor)
 
     def variance_of(self, phi: Tensor) -> Tensor:
         # Blocks may broadcast over latent functions: one without parameters is the same for all of them.

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis, with_density_offset
@@ -25,7 +26,7 @@ from duogp.bases.linear_form import LinearForm, Probe
 from duogp.bases.marginals import Features, Mismatch
 from duogp.kernels.base import Kernel
 from duogp.linalg import Factor, Numerics, norm2
-from duogp.variational import Q
+from duogp.variational import CholeskyQ, Q
 
 Whitening = Literal["Q", "K"]
 Omega = Literal["batch", "blocks", "full"]
@@ -79,6 +80,14 @@ class Conditional(Basis):
         self.omega = omega
         self.mean_jitter = mean_jitter  # of Q_Z; as that of K_Z where None
         self.nugget = REFERENCE_NUGGET if nugget is None and omega == "batch" else nugget
+
+    @torch.no_grad()
+    def start_at_prior(self, numerics: Numerics) -> None:
+        """S = K̄, the prior's covariance in Q-whitened coordinates: I only where the two kernels agree."""
+        if self.whitening == "Q" and isinstance(self.q, CholeskyQ):
+            factors = self.factors(numerics)
+            root = factors.mean.L_inv.double() @ factors.covariance.L.double()  # B Bᵀ = K̄
+            self.q.set_(self.q.mean, root.to(self.q.raw_root.dtype).expand_as(self.q.raw_root))
 
     def factors(self, numerics: Numerics) -> ConditionalFactors:
         z = self.inducing.double()

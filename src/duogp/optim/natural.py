@@ -62,7 +62,7 @@ class NaturalGradient:
         if isinstance(self.mean_rule, JointMeans):  # it moves the covariances too
             self.blocks = []
         self.basis = basis
-        self.with_mean = basis.mean_shares_features
+        self.with_mean = basis.mean_shares_features and all(block.learns_mean for block in self.blocks)
         self.num_data = num_data
         self.always_positive = always_positive
         self.rate = torch.full_like(num_data, rate)  # ρ, on the device

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from duogp.kernels.deep import Deep
 from duogp.kernels.foreign import Foreign
+from duogp.nets import Linear
 from duogp.optim import NaturalGradient
 from duogp.training.problems import Problem
 
@@ -24,8 +26,10 @@ class StepBackend(ABC):
         parameters: list[Tensor],
         learning_rate: float,
         natural: NaturalGradient | None = None,
+        weight_decay: float = 0.0,
     ) -> None:
         self.problem = problem
+        self.weight_decay = weight_decay
         self.parameters = parameters
         self.natural = natural
         own = {id(p) for p in natural.parameters} if natural is not None else set()
@@ -33,6 +37,14 @@ class StepBackend(ABC):
         idle = nn.Parameter(torch.zeros((), device=parameters[0].device))
         self.descended = [p for p in parameters if id(p) not in own] or [idle]
         self.optimizer = self._make_optimizer(learning_rate)
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Weights of networks decay, nothing else does."""
+        decaying = {id(p) for p in network_weights(self.problem.model)} if self.weight_decay else set()
+        chosen = [p for p in self.descended if id(p) in decaying]
+        others = [p for p in self.descended if id(p) not in decaying]
+        groups = [{"params": others, "weight_decay": 0.0}] if others else []
+        return groups + ([{"params": chosen, "weight_decay": self.weight_decay}] if chosen else [])
 
     @property
     def tracked(self) -> list[Tensor]:
@@ -53,7 +65,7 @@ class StepBackend(ABC):
         return loss
 
     @abstractmethod
-    def _make_optimizer(self, learning_rate: float) -> torch.optim.Adam: ...
+    def _make_optimizer(self, learning_rate: float) -> torch.optim.Optimizer: ...
 
     @abstractmethod
     def run(self) -> Tensor:
@@ -68,8 +80,8 @@ class StepBackend(ABC):
 
 
 class Eager(StepBackend):
-    def _make_optimizer(self, learning_rate: float) -> torch.optim.Adam:
-        return torch.optim.Adam(self.descended, lr=learning_rate)
+    def _make_optimizer(self, learning_rate: float) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.groups(), lr=learning_rate)
 
     def run(self) -> Tensor:
         return self.step()
@@ -86,9 +98,9 @@ class CapturedGraph(StepBackend):
     graph: torch.cuda.CUDAGraph | None = None
     loss: Tensor | None = None
 
-    def _make_optimizer(self, learning_rate: float) -> torch.optim.Adam:
+    def _make_optimizer(self, learning_rate: float) -> torch.optim.Optimizer:
         self.rate = torch.tensor(learning_rate, dtype=torch.float32, device=self.parameters[0].device)
-        return torch.optim.Adam(self.descended, lr=self.rate, capturable=True)
+        return torch.optim.AdamW(self.groups(), lr=self.rate, capturable=True)
 
     def run(self) -> Tensor:
         with torch.cuda.device(self.parameters[0].device):  # graphs belong to the current device
@@ -126,6 +138,19 @@ class CapturedGraph(StepBackend):
             self.loss = self.step()
 
 
+def network_weights(model: nn.Module) -> list[Tensor]:
+    """The weight matrices of networks, ours and a user's; biases and scales are not among them."""
+    out: list[Tensor] = []
+    for part in model.modules():
+        if isinstance(part, Linear):
+            out.append(part.weight)
+        elif isinstance(part, Deep) and isinstance(part.extractor, Foreign):
+            events = part.extractor.event_dims
+            named = part.extractor.module.named_parameters()
+            out += [p for name, p in named if events[name] >= 2]
+    return out
+
+
 def is_capturable(model: nn.Module) -> bool:
     """Modules written elsewhere (gpytorch kernels, a user's mean) may ask the host; ours do not."""
     return not any(isinstance(part, Foreign) for part in model.modules())
@@ -139,6 +164,7 @@ def make_backend(
     natural: NaturalGradient | None = None,
     *,
     capturable: bool = True,
+    weight_decay: float = 0.0,
 ) -> StepBackend:
     on_cuda = parameters[0].is_cuda
     if name == "graph" and not on_cuda:
@@ -146,4 +172,5 @@ def make_backend(
     if name not in ("auto", "eager", "graph"):
         raise ValueError(f"backend must be 'auto', 'eager' or 'graph', got {name!r}")
     captured = name == "graph" or (name == "auto" and on_cuda and capturable)
-    return (CapturedGraph if captured else Eager)(problem, parameters, learning_rate, natural)
+    kind = CapturedGraph if captured else Eager
+    return kind(problem, parameters, learning_rate, natural, weight_decay)

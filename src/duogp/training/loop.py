@@ -35,6 +35,7 @@ class Plan:
     check_every: int = 50  # steps between looks at the device's health
     natural_rate: float | None = None  # step size of natural gradients on q(u); None: Adam there too
     mean_rule: str = "adam"  # of means that no covariance belongs to, beside natural gradients
+    weight_decay: float = 0.0  # of the weights of networks
     steps: int | None = None  # optimiser steps in all; None: whole epochs
     backend: Backend = "auto"
     verbose: bool = False
@@ -94,7 +95,13 @@ def _train(
             beta1=model.beta1,
         )
     backend = make_backend(
-        plan.backend, problem, parameters, plan.learning_rate, natural, capturable=is_capturable(model)
+        plan.backend,
+        problem,
+        parameters,
+        plan.learning_rate,
+        natural,
+        capturable=is_capturable(model),
+        weight_decay=plan.weight_decay,
     )
     guard = Guard(model, backend)
     best = None if validation is None else BestState(model, parameters, plan.patience)
