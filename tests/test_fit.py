@@ -21,6 +21,7 @@ CLOSED = [
     for name in TABLE
     if METHODS[name].objective in ("elbo", "vfitc", "dtc")
     and METHODS[name].q in ("full", "diagonal", "point")
+    and not METHODS[name].has_network
 ]
 OPEN = [name for name in TABLE if name not in CLOSED]
 SOLVERS = [

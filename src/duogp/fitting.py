@@ -43,7 +43,7 @@ def fit(
     ``noise``: known noise variance of each row. All other keywords are `duogp.Settings`.
     """
     names = column_names(X)
-    kind = target_kind(Settings.of(settings))
+    kind = target_kind(Settings(likelihood=settings.get("likelihood", "gaussian")))
     matrix = as_matrix(X, "X")
     target = raw_target(y, len(matrix), kind)
     n = len(matrix)
