@@ -182,3 +182,36 @@ def test_other_kinds_of_targets(likelihood, method):
     assert np.isfinite(gp.log_density(X, y)).all()
     # Better than the best constant: the marginal distribution's own fit.
     assert ((prediction.mean - y) ** 2).mean() < 0.95 * y.var()
+
+
+@pytest.mark.parametrize(("likelihood", "scale"), [("poisson", 100), ("poisson", 1e4), ("gamma", 1e6)])
+def test_large_counts_and_numbers_are_no_obstacle(likelihood, scale):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (200, 1))
+    rate = scale * np.exp(np.sin(2 * X[:, 0]))
+    y = (rng.poisson(rate) if likelihood == "poisson" else rng.gamma(5.0, rate / 5.0)).astype(float)
+    gp = duogp.fit(X, y, "svgp", likelihood=likelihood, num_inducing=15, epochs=100)
+    assert np.corrcoef(gp.predict(X).mean, rate)[0, 1] > 0.9
+    assert 0.5 < gp.predict(X).mean.mean() / y.mean() < 2
+
+
+def test_functions_of_a_heteroscedastic_model_come_in_the_units_of_y():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (100, 1))
+    y = 5000 + 1000 * np.sin(X[:, 0]) + 10 * rng.standard_normal(100)
+    gp = duogp.fit(X, y, "svgp", likelihood="heteroscedastic", num_inducing=10, epochs=20)
+    draws = gp.sample(X, 50, seed=0)
+    assert draws.shape == (50, 100) and abs(draws.mean() - 5000) < 1000
+
+
+def test_names_of_likelihoods_ignore_case_and_missing_labels_are_found():
+    pandas = pytest.importorskip("pandas")
+    X, y = blobs()
+    assert (
+        duogp.fit(X, X[:, 0], "svgp", likelihood="Gaussian", num_inducing=5, epochs=1).history.solver
+        == "closed-form"
+    )
+    labels = pandas.Series(np.array(["a", "b"])[y], dtype="string")
+    labels[3] = pandas.NA
+    with pytest.raises(ValueError, match="row 3 has no label"):
+        duogp.fit(X, labels, "svgp", likelihood="classes")

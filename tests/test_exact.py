@@ -172,3 +172,18 @@ def test_dtc_is_the_evidence_of_the_nystrom_prior():
     expected = -0.5 * (y @ np.linalg.solve(C, y) + np.linalg.slogdet(C)[1] + 40 * np.log(2 * np.pi))
     batch = Batch(torch.as_tensor(X)[None], torch.as_tensor(y).view(1, 1, -1))
     assert -float(gp.model.loss(batch).detach()) * 40 == pytest.approx(expected, rel=1e-7)
+
+
+def test_a_warm_start_leaves_the_rows_alone():
+    X, y = table(30)
+    gp = duogp.fit(X, y, "exact", warm_start=5, epochs=5)
+    np.testing.assert_allclose(gp.inducing_points, X, atol=1e-9)
+    with pytest.raises(ValueError, match="weights above 0"):
+        duogp.fit_replicates(X, y, [np.arange(30)], "exact", sample_weight=np.r_[0.0, np.ones(29)])
+
+
+def test_all_columns_count_in_closed_form():
+    X, y = table(60)
+    some = duogp.fit(X, y, "hybrid", num_inducing=8, num_extra=20, mean_columns=5, epochs=30)
+    every = duogp.fit(X, y, "hybrid", num_inducing=8, num_extra=20, epochs=30)
+    assert some.history[-1].loss == pytest.approx(every.history[-1].loss, rel=1e-6)

@@ -588,3 +588,17 @@ def test_both_devices_learn_the_same(method):
             learner.partial_fit(*stream(50))
         means.append(learner.predict(stream(20)[0]).mean)
     np.testing.assert_allclose(*means, atol=1e-4)
+
+
+def test_rows_without_weight_and_rare_labels_in_a_table():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (200, 1))
+    y = np.sin(X[:, 0])
+    weight = np.r_[np.ones(100), np.zeros(100)]
+    settings = {"num_inducing": 10, "batch_size": 50, "epochs": 2}
+    weighed = duogp.fit(X, y, "ivsgpr", sample_weight=weight, learning_rate=None, **settings)
+    alone = duogp.fit(X[:100], y[:100], "ivsgpr", **settings)
+    np.testing.assert_allclose(weighed.predict(X).variance, alone.predict(X).variance, rtol=1e-6)
+    labels = np.zeros(200, dtype=int)
+    labels[100:], labels[3] = 1, 2
+    assert len(duogp.fit(X, labels, "ivsgpr", likelihood="classes", **settings).classes) == 3

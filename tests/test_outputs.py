@@ -91,3 +91,18 @@ def test_mixed_outputs_have_no_closed_form():
     X, Y = table(40)
     with pytest.raises(ValueError, match="num_latents"):
         duogp.fit(X, Y, "svgp", num_latents=2, solver="closed-form")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_mixed_outputs_in_either_precision(dtype):
+    X, Y = table(40)
+    gp = duogp.fit(X, Y, "svgp", num_latents=2, num_inducing=8, epochs=2, dtype=dtype)
+    assert np.isfinite(gp.predict(X).mean).all() and gp.sample(X, 2, seed=0).shape == (2, 40, 4)
+
+
+@pytest.mark.parametrize("likelihood", ["robust-max", "softmax", "heteroscedastic"])
+def test_what_a_likelihood_sees_together_cannot_be_mixed(likelihood):
+    X, Y = table(40)
+    y = Y[:, 0] if likelihood == "heteroscedastic" else np.arange(40) % 3
+    with pytest.raises(ValueError, match="num_latents"):
+        duogp.fit(X, y, "svgp", likelihood=likelihood, num_latents=1, epochs=1)

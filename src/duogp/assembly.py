@@ -11,13 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from duogp.bases import Coupled, Exact
+from duogp.bases import Coupled, Exact, Hybrid, Separate, Subspace
 from duogp.build import build_model, initial_kernel
 from duogp.data.scaling import Scaler
 from duogp.data.targets import Target
 from duogp.errors import DataWarning
 from duogp.inducing import select_inducing
 from duogp.kernels import GeneralisedRBF, generalised_points
+from duogp.means import ConstantMean
 from duogp.methods import Method
 from duogp.model import Batch, Model
 from duogp.planning import Decisions, Splits
@@ -26,6 +27,8 @@ from duogp.training import ClosedForm, Evidence, Minibatches, Problem, Scaling, 
 
 #: Inducing points unless the user says how many.
 NUM_INDUCING = 500
+#: Rows that a prior mean starts from.
+START_ROWS = 10_000
 #: Bytes that closed-form training may hold at once on a GPU; on a CPU small chunks are as fast as large ones.
 CUDA_BYTES = 16 * 2**30
 CPU_CHUNK_ROWS = 2048
@@ -131,7 +134,7 @@ class Workshop:
 
     def model(self, method: Method) -> Model:
         """Every replicate of a method at its start."""
-        return build_model(
+        model = build_model(
             method,
             self.settings,
             inducing=self.inducing.clone(),
@@ -149,6 +152,11 @@ class Workshop:
             classes=self.classes,
             rows=self.table.gather(self.rows) if method.basis == "exact" else None,
         )
+        y = self.table.y[self.rows[:, :START_ROWS]].mT  # [R, outputs, n]
+        start = model.likelihood.initial_latent(y)
+        if start is not None and isinstance(model.mean, ConstantMean) and model.mixing is None:
+            model.mean.constant.data.copy_(start)
+        return model
 
     def problem(self, model: Model) -> Problem:
         """What the plan's solver trains."""
@@ -164,6 +172,8 @@ class Workshop:
     def closed_form(self, model: Model, *, with_validation: bool = False) -> ClosedForm:
         """The collapsed bound of the training rows, or of all rows."""
         rows = self.rows
+        if isinstance(model.basis, Hybrid):
+            model.basis.columns_index = None  # nothing is drawn between steps on all rows: all columns then
         if isinstance(model.basis, Exact):
             return Evidence(model, self.table, rows)
         if with_validation and self.held_out is not None:
@@ -279,11 +289,17 @@ def transplant(source: Model, target: Model) -> None:
     for name in ("kernel", "mean_kernel"):
         if hasattr(target.basis, name):
             getattr(target.basis, name).load_state_dict(source.basis.kernel.state_dict())
+    if isinstance(target.basis, Exact):  # its points are the rows
+        return
     points = source.basis.inducing
-    for name in ("inducing", "mean_inducing"):
+    # A second block of points that keeps out of the first one's way has nothing to gain from a copy of it.
+    names = ("inducing", "mean_inducing") if isinstance(target.basis, Separate) else ("inducing",)
+    for name in names:
         own = getattr(target.basis, name, None)
         if own is not None and own.shape == points.shape:
             own.copy_(points)
+    if isinstance(target.basis, Subspace):  # its coefficients are of another kind
+        return
     q, (first, _) = source.basis.q, target.basis.q.parts()[0]  # a second block starts at its prior
     fits = first.size == q.size and (target.basis.mean_shares_features or first.mean.shape == q.mean.shape)
     if fits:

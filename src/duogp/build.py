@@ -289,6 +289,11 @@ def build_model(
     likelihood = batched(make_likelihood(settings, outputs, fixed_noise, classes), (replicates,))
     seen = likelihood.num_latents(outputs)  # functions that the likelihood sees
     latents = settings.num_latents or seen
+    if settings.num_latents is not None and seen > outputs:
+        raise ValueError(
+            f"num_latents mixes latent functions into outputs that a likelihood sees one by one; "
+            f"{settings.likelihood!r} looks at {seen} of them together"
+        )
     batch_shape = (replicates, latents)
     shared = settings.shared_kernel
     if shared is None:  # classes differ in what they say, not in how smooth they are

@@ -148,6 +148,8 @@ def fit_replicates(
         own_validation=validation_rows is None,
         log_concave=likelihood.is_log_concave,
     )
+    if recipe.basis == "exact" and weights is not None and not weights[splits.train].all():
+        raise ValueError(f"{recipe.name!r} needs weights above 0: leave rows without weight out of rows")
     columns = np.ones(matrix.shape[1], dtype=bool)
     if isinstance(chosen.kernel, str):  # a kernel object counts on the columns it was made for
         columns = informative_columns(matrix[splits.train.reshape(-1)])

@@ -333,7 +333,7 @@ class GP:
 
     def _chunk_rows(self) -> int:
         size = max(self.posterior.mean_weights.shape[-1], self.posterior.residual_root.shape[-1])
-        return max(256, CHUNK_BYTES // (8 * 4 * size * len(self.y_scaler.scale)))
+        return max(256, CHUNK_BYTES // (8 * 4 * size * self.posterior.mean_weights.shape[-2]))
 
     def _learned_noise(self) -> NDArray[np.float64]:
         """Learned noise variance of each output in scaled units."""
@@ -346,9 +346,15 @@ class GP:
         return value[:, 0] if self.single_output else value
 
     def _draws_to_user(self, draws: Tensor) -> NDArray[np.float64]:
-        if draws.shape[-2] != len(self.y_scaler.scale):  # functions, but not of the targets' kind
-            return draws.mT.cpu().numpy()
-        values = draws.mT.cpu().numpy() * self.y_scaler.scale + self.y_scaler.shift  # [n, rows, outputs]
+        outputs = len(self.y_scaler.scale)
+        if (
+            self.classes is not None or draws.shape[-2] < outputs
+        ):  # latent functions, not of the targets' kind
+            values = draws.mT.cpu().numpy()
+            return values[..., 0] if values.shape[-1] == 1 else values
+        values = (
+            draws[..., :outputs, :].mT.cpu().numpy() * self.y_scaler.scale + self.y_scaler.shift
+        )  # [n, rows, outputs]
         return values[..., 0] if self.single_output else values
 
 

@@ -26,9 +26,10 @@ class LinearMixing(nn.Module):
 
     def forward(self, f: Marginals) -> Marginals:
         mean, residual, explained = torch.broadcast_tensors(*f)
-        squared = self.weight.square()
-        return Marginals(self.weight @ mean, squared @ residual, squared @ explained)
+        weight = self.weight.to(mean)
+        squared = weight.square()
+        return Marginals(weight @ mean, squared @ residual, squared @ explained)
 
     def mix(self, values: Tensor) -> Tensor:
         """W g for draws [..., latents, n]."""
-        return self.weight @ values
+        return self.weight.to(values) @ values

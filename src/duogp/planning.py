@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from duogp.build import likelihood_name
 from duogp.errors import DataWarning
-from duogp.likelihoods import GaussianLikelihood
+from duogp.likelihoods import GaussianLikelihood, Likelihood
 from duogp.methods import METHODS, Method
 from duogp.settings import Settings, as_list
 from duogp.training import Plan, make_schedule
@@ -112,7 +113,10 @@ def _row_indices(part: Any, n: int, name: str) -> Rows:
 
 
 def is_gaussian(settings: Settings) -> bool:
-    return settings.likelihood == "gaussian" or isinstance(settings.likelihood, GaussianLikelihood)
+    spec = settings.likelihood
+    if isinstance(spec, Likelihood):
+        return isinstance(spec, GaussianLikelihood)
+    return likelihood_name(spec) == "gaussian"
 
 
 def _closed_form_obstacle(method: Method, settings: Settings) -> str | None:
@@ -135,6 +139,8 @@ def _solver(method: Method, settings: Settings, n: int) -> str:
     if asked == "auto":
         asked = str(method.defaults.get("solver", "auto"))
     obstacle = _closed_form_obstacle(method, settings)
+    if asked == "closed-form" and obstacle and settings.solver == "auto":
+        raise ValueError(f"{method.name!r} is a closed form, and there is none: {obstacle}; use 'svgp'")
     if asked == "closed-form" and obstacle:
         raise ValueError(f"solver='closed-form' is not possible: {obstacle}; use solver='stochastic'")
     if method.basis == "exact" and asked != "closed-form":

@@ -40,7 +40,11 @@ class Prediction:
         return np.sqrt(self.variance)
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
-        """The central interval that holds a new observation with the given probability."""
+        """The central interval that holds a new observation with the given probability.
+
+        That of a Gaussian with these moments: exact for Gaussian noise, an approximation for other
+        likelihoods, which may reach beyond what their targets can be.
+        """
         if not 0 < level < 1:
             hint = f"; did you mean {level / 100:g}?" if 1 < level < 100 else ""
             raise ValueError(f"level must be in (0, 1), got {level}{hint}")
@@ -48,7 +52,10 @@ class Prediction:
         return self.mean - half, self.mean + half
 
     def metrics(self, y: Any) -> dict[str, float]:
-        """All metrics of `duogp.metrics` against the targets of the same rows (one output)."""
+        """All metrics of `duogp.metrics` against the targets of the same rows (one output).
+
+        They judge a Gaussian with these moments; the density of another likelihood is `GP.log_density`.
+        """
         if self.mean.size != len(self):
             raise ValueError(f"metrics are of one output, this prediction has {self.mean.shape[1]}")
         if np.shape(y)[:1] != (len(self),):

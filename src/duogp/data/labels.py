@@ -29,7 +29,7 @@ def as_labels(y: Any, n: int, name: str = "y") -> NDArray:
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise ValueError(f"{name} contains labels that are NaN or inf: every row needs a class")
     if values.dtype.kind == "O":
-        missing = [i for i, v in enumerate(values) if v is None or v != v]
+        missing = [i for i, v in enumerate(values) if _is_missing(v)]
         if missing:
             raise ValueError(f"{name}: row {missing[0]} has no label ({values[missing[0]]!r})")
         kinds = {str if isinstance(v, str) else float for v in values.tolist()}
@@ -37,6 +37,13 @@ def as_labels(y: Any, n: int, name: str = "y") -> NDArray:
             raise ValueError(f"{name} mixes text and numbers; labels must be of one type")
         values = values.astype(str) if kinds == {str} else np.asarray(values.tolist())
     return values
+
+
+def _is_missing(value: Any) -> bool:
+    """None, NaN, and what pandas calls NA and NaT."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float) and value != value
 
 
 def encode(labels: NDArray, name: str = "y") -> tuple[NDArray[np.float64], NDArray]:

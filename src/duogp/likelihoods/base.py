@@ -125,6 +125,13 @@ class Likelihood(nn.Module, ABC):
     def draw(self, generators: Sequence[torch.Generator]) -> None:
         """Draw what the next step needs to draw (outside the captured step); one generator a replicate."""
 
+    def initial_latent(self, y: Tensor) -> Tensor | None:
+        """Where the prior mean should start for targets [..., n], one value for each output; None at zero.
+
+        A step from f = 0 to the log of large counts is Newton's into an exponential, and overshoots.
+        """
+        return None
+
     def _refuse_row_noise(self, row_noise: Tensor | None) -> None:
         if row_noise is not None:
             raise ValueError(

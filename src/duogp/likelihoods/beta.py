@@ -54,6 +54,10 @@ class BetaLikelihood(QuadratureLikelihood):
     def named(cls, options: Options) -> Self:
         return cls(options.outputs)
 
+    def initial_latent(self, y: Tensor) -> Tensor:
+        share = y.mean(-1).clamp(1e-6, 1 - 1e-6)
+        return torch.special.ndtri(share) if self.link == "probit" else share.logit()
+
     def bind(self, row_noise: Tensor | None = None) -> Density:
         self._refuse_row_noise(row_noise)
         return BetaDensity(self.rule(), self.precision().unsqueeze(-1), self.link)

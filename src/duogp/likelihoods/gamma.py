@@ -64,6 +64,9 @@ class GammaLikelihood(QuadratureLikelihood):
     def named(cls, options: Options) -> Self:
         return cls(options.outputs)
 
+    def initial_latent(self, y: Tensor) -> Tensor:
+        return y.mean(-1).clamp_min(1e-3).log()
+
     def bind(self, row_noise: Tensor | None = None) -> Density:
         self._refuse_row_noise(row_noise)
         return GammaDensity(self.rule(), self.shape().unsqueeze(-1))

@@ -50,6 +50,9 @@ class PoissonLikelihood(QuadratureLikelihood):
     target = "count"
     is_log_concave = True
 
+    def initial_latent(self, y: Tensor) -> Tensor:
+        return y.mean(-1).clamp_min(1e-3).log()
+
     def bind(self, row_noise: Tensor | None = None) -> Density:
         self._refuse_row_noise(row_noise)
         return PoissonDensity(self.rule())

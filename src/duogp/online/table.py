@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from duogp.build import target_kind
 from duogp.gp import GP
-from duogp.online.learner import OnlineGP
+from duogp.online.learner import START_ROWS, OnlineGP
+from duogp.settings import Settings
 
 #: Passes over the rows unless ``epochs`` or ``steps`` says otherwise.
 EPOCHS = 50
@@ -18,10 +20,16 @@ def fit_stream(
     X: NDArray, y: NDArray, method: str, sample_weight: NDArray | None, settings: dict[str, Any]
 ) -> GP:
     """Shuffled minibatches of the rows, again and again."""
-    options = dict(settings)
+    options = {name: value for name, value in settings.items() if value is not None}
     epochs, steps = options.pop("epochs", None), options.pop("steps", None)
     if epochs is not None and steps is not None:
         raise ValueError("epochs and steps both say how long to train: give one of them")
+    if sample_weight is not None:  # a row of no weight must not count anywhere
+        kept = np.flatnonzero(sample_weight)
+        X, y, sample_weight = X[kept], y[kept], sample_weight[kept]
+    if target_kind(Settings(likelihood=options.get("likelihood", "gaussian"))) == "classes":
+        options.setdefault("classes", np.unique(y))
+    options.setdefault("start_rows", min(max(len(X), 2), START_ROWS))
     learner = OnlineGP(method, num_data=len(X), **options)
     size = min(learner.settings.batch_size, len(X))
     per_epoch = -(-len(X) // size)

@@ -7,7 +7,7 @@ the precision with which row i speaks (1/s² for a Gaussian ELBO). Then, in the 
     exact      m_v ← m_v − τ g_v                       whitened, metric I; ORTH as two blocks
                a   ← a − τ C⁻¹ g_a                     plain coefficients, metric C = k(γ, γ) − φ_γᵀφ_γ
                                                        of the orthogonal basis, k(γ, γ) of the hybrid one
-    diagonal   a   ← a − τ diag(C)⁻¹ g_a               linear cost
+    diagonal   a   ← a − τ diag(C)⁻¹ g_a               no factor of C (its products are still |γ|²)
     joint      m   ← m − ρ P⁻¹ g_m,  P = I + ΨwΨᵀ      all of Ψ = [φ; φ_⊥]: lands on the optimum in one step
 
 The metric of the first three is the prior's, not the objective's curvature, so alone they are stable only for
@@ -210,7 +210,7 @@ def make_mean_rule(name: str, basis: Basis, num_data: Tensor, beta1: Tensor) -> 
     if name == "adam":
         return None
     if isinstance(basis, TwoBlock):
-        if name == "joint":
+        if name == "joint" and all(isinstance(block, CholeskyQ) for block, _ in basis.q.parts()):
             return JointMeans(basis, num_data, beta1)
         if name == "exact" and basis.mean_only:
             return WhitenedGamma(basis, num_data, beta1)

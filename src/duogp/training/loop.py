@@ -182,6 +182,7 @@ def _train(
         )
     for p in model.parameters():
         p.grad = None  # a fitted model carries no gradients around
+    model.basis.keep_record, model.basis.recorded = False, None
     for r, history in enumerate(histories):
         history.seconds = time.perf_counter() - start
         history.rollbacks = guard.rollbacks
