@@ -346,15 +346,11 @@ class GP:
         return value[:, 0] if self.single_output else value
 
     def _draws_to_user(self, draws: Tensor) -> NDArray[np.float64]:
-        outputs = len(self.y_scaler.scale)
-        if (
-            self.classes is not None or draws.shape[-2] < outputs
-        ):  # latent functions, not of the targets' kind
+        if self.classes is not None:  # latent functions, not of the targets' kind
             values = draws.mT.cpu().numpy()
             return values[..., 0] if values.shape[-1] == 1 else values
-        values = (
-            draws[..., :outputs, :].mT.cpu().numpy() * self.y_scaler.scale + self.y_scaler.shift
-        )  # [n, rows, outputs]
+        draws = draws[..., : len(self.y_scaler.scale), :]  # a log noise behind them is not asked for
+        values = draws.mT.cpu().numpy() * self.y_scaler.scale + self.y_scaler.shift  # [n, rows, outputs]
         return values[..., 0] if self.single_output else values
 
 
