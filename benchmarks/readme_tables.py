@@ -161,7 +161,8 @@ def convergence() -> str:
                 )
             )
     head = ("data", "method", "final ELBO per datum", "iterations to within 0.01 of the optimum")
-    return f"{markdown(head, lines, text_columns=2)}\n\n{found['device']}, torch {found['versions']['torch']}."
+    where = f"{found['device']}, torch {found['versions']['torch']}."
+    return f"{markdown(head, lines, text_columns=2)}\n\n{where}"
 
 
 # -- the race ----------------------------------------------------------------------------------------------
