@@ -1,6 +1,7 @@
 """q(f): one file per row of the table of bases."""
 
 from duogp.bases.base import Basis
+from duogp.bases.components import LayerComponents
 from duogp.bases.conditional import Conditional
 from duogp.bases.coupled import Coupled
 from duogp.bases.exact import Exact
@@ -19,6 +20,7 @@ __all__ = [
     "Exact",
     "Features",
     "Hybrid",
+    "LayerComponents",
     "LinearForm",
     "Marginals",
     "Penalties",
