@@ -409,9 +409,13 @@ def test_validation_rows_decide_which_state_is_kept():
     history = p.history
     assert history.stopped_early and len(history) < 60
     assert len(read(X, y, wave(40), None, p.settings).train) == 60  # none of the training rows is held out
-    assert history.validation_nll < history[-1].validation_nll
+    assert 0 < history.best_epoch < len(history)
     expected = -p.log_density(*wave(40, seed=2)).mean() - np.log(p.y_scaler.scale[0])
     assert history.validation_nll == pytest.approx(expected, rel=1e-4)
+    alone = fit_neural(X, y, "deep-ensemble", settings=settings | {"members": 1}).history
+    best = min(alone, key=lambda record: record.validation_nll)
+    assert alone.best_epoch == best.epoch
+    assert alone.validation_nll == pytest.approx(best.validation_nll, rel=1e-5)
     with pytest.raises(TypeError, match="pair"):
         fit_neural(X, y, "deep-ensemble", validation=X, settings=SHORT)
 
