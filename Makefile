@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export DUOGP_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo test lint format bench clean
+.PHONY: setup demo test search lint format bench clean
 
 setup: $(STAMP)
 
@@ -23,6 +23,10 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+# The property tests once more, with examples that no run has drawn before.
+search: setup
+	HYPOTHESIS_PROFILE=search $(BIN)/python -m pytest -n 2 --dist worksteal -q -k "identity_24 or exceeds_the_evidence or any_ or shapes or wasserstein"
 
 lint: setup
 	$(BIN)/ruff check .

@@ -293,6 +293,8 @@ def test_weights_scale_like_repeated_rows_and_zero_is_absence():
             for A, b in ((X, y), (X2, y2))
         ]
         np.testing.assert_array_equal(*found)
+        wide = 10.0 ** np.linspace(-30, 30, 40)  # most of them nothing in float32
+        assert np.isfinite(fit_neural(X, y, kind, sample_weight=wide, settings=SHORT).predict(X).std).all()
     with pytest.raises(ValueError, match="zero for every row"):
         fit_neural(X, y, "deep-ensemble", sample_weight=np.zeros(40), settings=SHORT)
 

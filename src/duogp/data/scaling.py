@@ -107,7 +107,10 @@ def _moments(column: NDArray, ddof: int) -> tuple[float, float]:
     if std <= 4 * eps:  # constant but for rounding
         return float(np.ldexp(mean, exponent)), 1.0
     mean += values.mean()  # the rounding of the first mean, felt by columns such as 1e12 ± 1
-    scale = float(np.ldexp(std, exponent))
+    # A deviation can leave the range of its values at both ends: ±1.7e308 deviate by more than the largest
+    # float, and a few subnormals by less than the smallest.
+    with np.errstate(over="ignore"):
+        scale = min(float(np.ldexp(std, exponent)), float(np.finfo(np.float64).max))
     return float(np.ldexp(mean, exponent)), scale if scale > 0 else float(largest)
 
 
