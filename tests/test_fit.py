@@ -15,13 +15,14 @@ from duogp.methods import METHODS
 from fit_tables import predictions, table
 
 ONLINE = [name for name in METHODS if METHODS[name].defaults.get("online")]
-TABLE = [name for name in METHODS if name not in ONLINE]
+BASELINES = [name for name in METHODS if METHODS[name].is_baseline]
+TABLE = [name for name in METHODS if name not in (*ONLINE, *BASELINES)]
 CLOSED = [
     name
     for name in TABLE
     if METHODS[name].objective in ("elbo", "vfitc", "dtc")
     and METHODS[name].q in ("full", "diagonal", "point")
-    and not METHODS[name].has_network
+    and not (METHODS[name].has_network or METHODS[name].is_deep)
 ]
 OPEN = [name for name in TABLE if name not in CLOSED]
 SOLVERS = [
@@ -74,7 +75,25 @@ def test_methods_that_grow_online_fit_a_table_too(method, dtype):
         duogp.fit(X, y, method, solver="closed-form")
 
 
-@pytest.mark.parametrize("method", OPEN)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("method", BASELINES)
+def test_baselines_come_through_the_same_door(method, dtype):
+    X, y = table()
+    settings = {"epochs": 3, "widths": [8], "solver": "auto"}
+    net = duogp.fit(X, 1000 + 50 * y, method, dtype=dtype, sample_weight=np.ones(len(y)), **settings)
+    assert net.method is METHODS[method] and net.history.solver == "stochastic"
+    p = net.predict(X)
+    assert 900 < p.mean.mean() < 1100 and np.isfinite(p.std).all() and not p.residual.any()
+    for refused in ({"noise": np.ones(len(y))}, {"callbacks": [lambda _: None]}):
+        with pytest.raises(
+            ValueError, match=f"'{method}' trains networks: it takes no {next(iter(refused))}"
+        ):
+            duogp.fit(X, y, method, **settings, **refused)
+    with pytest.raises(ValueError, match="is no GP"):
+        duogp.fit_replicates(X, y, [range(10), range(10, 20)], method)
+
+
+@pytest.mark.parametrize("method", [*OPEN, *BASELINES])
 def test_a_closed_form_that_does_not_exist_is_refused(method):
     with pytest.raises(ValueError, match=f"solver='closed-form'.*'{method}'.*use solver='stochastic'"):
         duogp.fit(*table(), method, solver="closed-form")

@@ -151,6 +151,7 @@ class Workshop:
             ],
             classes=self.classes,
             rows=self.table.gather(self.rows) if method.basis == "exact" else None,
+            inputs=self.table.gather(self.rows[:, :START_ROWS]).x if method.is_deep else None,
         )
         y = self.table.y[self.rows[:, :START_ROWS]].mT  # [R, outputs, n]
         start = model.likelihood.initial_latent(y)

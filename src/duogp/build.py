@@ -7,13 +7,15 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from duogp.bases import Basis, Conditional, Coupled, Exact, Hybrid, Separate, Subspace, TwoBlock
+from duogp.deep.build import MAX_WIDTH, Architecture, KernelFactory, build_deep_model
 from duogp.extractors import Extractor, default_widths, make_network
-from duogp.kernels import Constant, Kernel, Scale, Stationary, Sum, make_kernel
+from duogp.kernels import Constant, GeneralisedRBF, Kernel, Scale, Stationary, Sum, make_kernel
 from duogp.likelihoods import LIKELIHOODS, GaussianLikelihood, Likelihood, make_named
 from duogp.linalg import Numerics
 from duogp.means import Mean, NetworkMean, make_mean
@@ -261,6 +263,37 @@ def _extractors(method: Method, settings: Settings, rows: int, inducing: Tensor)
     return {role: Extractor(settings, role, rows, inducing, seed, batch) for role in chosen}
 
 
+def _layer_kernels(settings: Settings, dims: int) -> KernelFactory:
+    """Kernels of the layers of a deep GP, which have inputs of their own making."""
+    kernel = initial_kernel(settings, torch.ones(dims))
+    if kernel.categorical_columns(dims):
+        raise ValueError("layers of a deep GP hand on numbers: kernels of categories are for shallow methods")
+    if any(isinstance(part, GeneralisedRBF) for part in kernel.modules()):
+        raise ValueError("layers of a deep GP share their points: 'generalised-rbf' is for shallow methods")
+    width = settings.hidden_width or min(dims, MAX_WIDTH)
+    if not isinstance(settings.kernel, str) and width != dims:
+        raise ValueError(
+            f"a kernel object is made for the {dims} columns of X, and hidden layers are {width} wide: "
+            f"give the kernel by name, or hidden_width={dims}"
+        )
+    return partial(initial_kernel, settings)
+
+
+def _architecture(method: Method, settings: Settings, omega: str) -> Architecture:
+    return Architecture(
+        layers=settings.num_layers or method.defaults["num_layers"],
+        width=settings.hidden_width,
+        samples=settings.num_samples,
+        q=method.q,
+        ridge=settings.ridge,  # type: ignore[arg-type]
+        num_residual=settings.num_residual,
+        printed_kl=settings.printed_kl,
+        whitening=settings.whitening,  # type: ignore[arg-type]
+        omega=omega,  # type: ignore[arg-type]
+        mean_jitter=settings.mean_jitter,
+    )
+
+
 @torch.no_grad()
 def _features_of(extractor: Extractor, points: Tensor) -> Tensor:
     return extractor.kernel(Constant()).embed(points)
@@ -282,8 +315,13 @@ def build_model(
     generators: Sequence[torch.Generator],
     classes: int | None = None,
     rows: Batch | None = None,
+    inputs: Tensor | None = None,
 ) -> Model:
-    """R replicates of a method as one model, on the settings' device and in their precision."""
+    """R replicates of a method as one model, on the settings' device and in their precision.
+
+    ``rows``: all of the training rows, for the exact basis; ``inputs`` [R, n, d]: some of them, from which
+    the hidden layers of a deep GP choose their directions.
+    """
     replicates, dims = inducing.shape[0], spread.shape[-1]
     dtype = settings.torch_dtype
     likelihood = batched(make_likelihood(settings, outputs, fixed_noise, classes), (replicates,))
@@ -298,6 +336,33 @@ def build_model(
     shared = settings.shared_kernel
     if shared is None:  # classes differ in what they say, not in how smooth they are
         shared = latents > 1 and likelihood.target == "classes"
+
+    mixing = None if settings.num_latents is None else LinearMixing(seen, latents, generators)
+    if method.is_deep:
+        model: Model = build_deep_model(
+            method.name.removesuffix("-ridge"),
+            inducing=inducing,
+            extra=extra,
+            kernel=_layer_kernels(settings, dims),
+            likelihood=likelihood,
+            latents=latents,
+            objective=make_objective(method.objective, settings),
+            numerics=Numerics(replicates, settings.jitter, dtype),
+            num_data=num_data,
+            generators=generators,
+            architecture=_architecture(method, settings, omega),
+            beta1=beta1,
+            beta2=beta2,
+            mean=settings.mean,
+            mixing=mixing,
+            shared_kernel=shared,
+            inputs=inputs,
+            spread=spread,
+            learn_inducing=settings.learn_inducing,
+        )
+        if settings.initial_std is not None:
+            model.basis.q.shrink(settings.initial_std)
+        return model.to(settings.torch_device)
 
     kernel_shape = (replicates, 1) if shared else batch_shape
     deep = _extractors(method, settings, num_data, inducing)
@@ -353,7 +418,7 @@ def build_model(
         num_data=num_data,
         beta1=beta1,
         beta2=beta2,
-        mixing=None if settings.num_latents is None else LinearMixing(seen, latents, generators),
+        mixing=mixing,
     )
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)

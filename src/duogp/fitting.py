@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -14,14 +14,42 @@ from duogp.build import make_likelihood, target_kind
 from duogp.data.columns import informative_columns
 from duogp.data.targets import raw_target, read_target
 from duogp.data.validation import as_matrix, as_row_vector, column_names
+from duogp.deep import DeepGP, DeepModel
 from duogp.errors import DataWarning
 from duogp.gp import GP
-from duogp.methods import METHODS
+from duogp.methods import METHODS, Method
 from duogp.model import take_replicate
+from duogp.neural import NeuralPredictor, fit_neural
 from duogp.online.table import fit_stream
 from duogp.planning import check_settings, is_gaussian, make_decisions, make_splits
 from duogp.settings import Settings
 from duogp.training import Callback, ClosedForm, History, settle, train
+
+
+@overload
+def fit(
+    X: Any,
+    y: Any,
+    method: Literal["mc-dropout", "deep-ensemble"],
+    *,
+    validation: tuple[Any, Any] | None = None,
+    sample_weight: Any = None,
+    **settings: Any,
+) -> NeuralPredictor: ...
+
+
+@overload
+def fit(
+    X: Any,
+    y: Any,
+    method: str = "dcsvgp",
+    *,
+    validation: tuple[Any, Any] | None = None,
+    noise: Any = None,
+    sample_weight: Any = None,
+    callbacks: Sequence[Callback] = (),
+    **settings: Any,
+) -> GP: ...
 
 
 def fit(
@@ -34,14 +62,29 @@ def fit(
     sample_weight: Any = None,
     callbacks: Sequence[Callback] = (),
     **settings: Any,
-) -> GP:
+) -> GP | NeuralPredictor:
     """Fit a method of the registry to a table.
 
     ``X`` [n, d], ``y`` [n] (or [n, outputs]): arrays, frames, lists; with a ``likelihood`` of classes
     ("classes", "bernoulli", "robust-max", "softmax") labels of any type. ``validation``: rows to stop early
     and to choose β on (otherwise a ``validation_fraction`` of the training rows, where they are needed).
     ``noise``: known noise variance of each row. All other keywords are `duogp.Settings`.
+
+    Deep methods return a `duogp.deep.DeepGP`; the baselines "mc-dropout" and "deep-ensemble" are no GPs:
+    theirs is a `duogp.neural.NeuralPredictor`, and their settings `duogp.neural.NeuralSettings`.
     """
+    recipe = METHODS[method]
+    if recipe.is_baseline:
+        _refuse(recipe, "trains networks", noise=noise, callbacks=callbacks or None)
+        if (solver := settings.pop("solver", "auto")) not in ("auto", "stochastic"):
+            raise ValueError(
+                f"solver={solver!r} is not possible: {recipe.name!r} trains networks; use solver='stochastic'"
+            )
+        found = fit_neural(
+            X, y, recipe.name, validation=validation, sample_weight=sample_weight, settings=settings
+        )
+        found.method = recipe
+        return found
     names = column_names(X)
     kind = target_kind(Settings(likelihood=settings.get("likelihood", "gaussian")))
     matrix = as_matrix(X, "X")
@@ -69,13 +112,11 @@ def fit(
         if not weights.any():
             raise ValueError("sample_weight must not be zero for every row")
         sample_weight = np.concatenate([weights, np.ones(pad)])
-        rows = np.flatnonzero(
-            weights
-        )  # a row of no weight must not count anywhere, be it for scale or points
-    if METHODS[method].defaults.get("online"):
-        for name, value in (("validation", validation), ("noise", noise), ("callbacks", callbacks or None)):
-            if value is not None:
-                raise ValueError(f"{METHODS[method].name!r} learns from a stream: it takes no {name}")
+        rows = np.flatnonzero(weights)  # a row of no weight must count nowhere, be it for scale or points
+    if recipe.defaults.get("online"):
+        _refuse(
+            recipe, "learns from a stream", validation=validation, noise=noise, callbacks=callbacks or None
+        )
         gp = fit_stream(matrix, target, method, sample_weight, settings)
         gp.column_names = names
         return gp
@@ -116,6 +157,8 @@ def fit_replicates(
     recipe = METHODS[method]
     if recipe.defaults.get("online"):
         raise ValueError(f"{recipe.name!r} learns from a stream, one model at a time: use fit or OnlineGP")
+    if recipe.is_baseline:
+        raise ValueError(f"{recipe.name!r} is no GP, and trained one set of rows at a time: use fit")
     if settings.get("random_state", 0) is None:  # as in scikit-learn: a new seed each time
         settings["random_state"] = secrets.randbits(31)
     chosen = Settings.of(settings)
@@ -183,8 +226,9 @@ def fit_replicates(
             best = min(candidates, key=lambda i: _or_infinity(histories[i].validation_nll))
         beta1, beta2 = plan.betas[best % grid]
         final = chosen.but(beta1=beta1, beta2=beta2, solver=plan.solver)
+        fitted = DeepGP if isinstance(model, DeepModel) else GP
         out.append(
-            GP(
+            fitted(
                 take_replicate(model, best),
                 method=recipe,
                 settings=final,
@@ -199,6 +243,13 @@ def fit_replicates(
             )
         )
     return out
+
+
+def _refuse(recipe: Method, why: str, **given: Any) -> None:
+    """Arguments of `fit` that a method has no use for."""
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{recipe.name!r} {why}: it takes no {name}")
 
 
 def _or_infinity(value: float | None) -> float:

@@ -16,6 +16,9 @@ CITATIONS = {
     "snelson2006": "Snelson, Ghahramani 2006, Sparse Gaussian Processes using Pseudo-inputs",
     "hensman2013": "Hensman, Fusi, Lawrence 2013, Gaussian Processes for Big Data",
     "salimbeni2018": "Salimbeni, Cheng, Boots, Deisenroth 2018, Orthogonally Decoupled Variational Gaussian Processes",
+    "salimbeni2017": "Salimbeni, Deisenroth 2017, Doubly Stochastic Variational Inference for Deep Gaussian Processes",
+    "gal2016": "Gal, Ghahramani 2016, Dropout as a Bayesian Approximation",
+    "lakshminarayanan2017": "Lakshminarayanan, Pritzel, Blundell 2017, Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles",
     "shi2020": "Shi, Titsias, Mnih 2020, Sparse Orthogonal Variational Inference for Gaussian Processes",
     "cheng2017": "Cheng, Boots 2017, Variational Inference for Gaussian Process Models with Linear Complexity",
     "cheng2016": "Cheng, Boots 2016, Incremental Variational Sparse Gaussian Process Regression",
@@ -51,9 +54,19 @@ class Method:
         return CITATIONS[self.citation]
 
     @property
+    def is_deep(self) -> bool:
+        """Whether layers of GPs stand on each other."""
+        return "num_layers" in self.defaults
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether there is no GP at all, but networks."""
+        return self.basis == "networks"
+
+    @property
     def has_network(self) -> bool:
-        """Whether a network is trained: an extractor of features, or a mean."""
-        return "extractor" in self.defaults or self.basis == "neural"
+        """Whether a network is trained: an extractor of features, a mean, or all of it."""
+        return "extractor" in self.defaults or self.basis in ("neural", "networks")
 
     @property
     def has_extra_points(self) -> bool:
@@ -63,11 +76,11 @@ class Method:
     @property
     def has_second_block(self) -> bool:
         """Whether a second set of points stands orthogonal to the first."""
-        return self.basis in ("solve", "orthogonal", "orthogonal-a", "hybrid", "components", "components-eps")
+        return self.basis in TWO_BLOCKS
 
     def num_variational_parameters(self, num_inducing: int, num_extra: int | None = None) -> int:
-        """Size of q for one output: its means and its covariances."""
-        if self.basis == "exact":
+        """Size of q for one output: its means and its covariances. Of a deep GP: for each of its units."""
+        if self.basis in ("exact", "networks"):
             return 0
         m, e = num_inducing, num_inducing if num_extra is None else num_extra
         mean = {"0": 0, "M": m, "E": e, "M + E": m + e}[self._mean_size]
@@ -77,18 +90,28 @@ class Method:
     @property
     def variational_parameters(self) -> str:
         """The count as a formula in M (inducing points) and E (extra points)."""
-        if self.basis == "exact":
+        if self.basis in ("exact", "networks"):
             return "0"
         covariance = COVARIANCE_FORMULA[self.q]
         if self._mean_size == "0":  # the network's weights are not variational
             return covariance.removeprefix(" + ")
-        return self._mean_size + covariance + (covariance.replace("M", "E") if self.basis == "solve" else "")
+        second = covariance.replace("M", "E") if self.basis == "solve" else ""
+        return self._mean_size + covariance + second + (" a unit" if self.is_deep else "")
 
     @property
     def _mean_size(self) -> str:
         return MEAN_SIZE.get(self.basis, "M")
 
 
+TWO_BLOCKS = (
+    "solve",
+    "orthogonal",
+    "orthogonal-a",
+    "hybrid",
+    "components",
+    "components-eps",
+    "layer-components",
+)
 MEAN_SIZE = {"separate": "E", "subspace": "E", "neural": "0"} | dict.fromkeys(
     ("orthogonal", "orthogonal-a", "hybrid", "solve"), "M + E"
 )
@@ -174,6 +197,13 @@ METHODS = Registry([
     Method("ppgpr-mfd-dkl", "separate",   "diagonal", "predictive",   False, "jankowiak2020", "ppgpr-mfd on a network's features", _with(extractor="shared")),
     Method("nnsvgp",       "neural",      "full",     "elbo",         False, "zhu2023",       "a network's mean, a GP's variance: a surrogate"),
     Method("nnppgpr",      "neural",      "full",     "predictive",   False, "zhu2023",       "a network's mean, a GP's variance, predictive"),
+    Method("dgp",          "coupled",     "full",     "elbo",         True,  "salimbeni2017", "layers of GPs, doubly stochastic", _with(num_layers=2)),
+    Method("dgp-solve",    "solve",       "full",     "elbo",         True,  "shi2020",       "dgp, every layer a solvegp", _with(num_layers=2)),
+    Method("dgp-dc",       "conditional", "full",     "elbo",         False, "zhu2023",       "dgp with decoupled conditionals in every layer", _with(num_layers=2, beta2=1e-3)),
+    Method("ddgpc",        "layer-components", "full", "elbo",        False, "popescu2020",   "dgp of decoupled components, free S: a surrogate", _with(num_layers=2)),
+    Method("ddgpc-ridge",  "layer-components", "ridge", "elbo",       False, "popescu2020",   "ddgpc with a ridge S", _with(num_layers=2)),
+    Method("mc-dropout",   "networks",    "none",     "likelihood",   False, "gal2016",       "a baseline: one network, units left out at random"),
+    Method("deep-ensemble", "networks",   "none",     "likelihood",   False, "lakshminarayanan2017", "a baseline: the mixture of several networks"),
     Method("coupled-nat",  "coupled",     "full",     "elbo",         True,  "hensman2013",   "natural gradients on q(u)", _with(solver="natural")),
     Method("orthnat",      "orthogonal",  "full",     "elbo",         True,  "salimbeni2018", "odsvgp with natural gradients", _with(solver="natural")),
     Method("solvegp-nat",  "solve",       "full",     "elbo",         True,  "shi2020",       "solvegp with natural gradients", _with(solver="natural")),

@@ -125,6 +125,11 @@ class Model(nn.Module):
         """log p(hyperparameters), [R]; 0.0 without priors."""
         return log_prior(self, batch_dims=1) if self._has_priors else 0.0
 
+    def log_predictive(self, batch: Batch, factors: Any | None = None) -> Tensor:
+        """log p(y | x, data) of every row, [R, n]."""
+        f = self.marginals(batch.x, factors)
+        return self.likelihood.bind(batch.noise).log_predictive(batch.y, f.mean, f.variance)
+
     def linear_form(self, dtype: torch.dtype = torch.float64) -> LinearForm:
         """The frozen posterior, factorised in the given precision (without the prior mean)."""
         numerics = self.numerics

@@ -27,6 +27,8 @@ FULL_OMEGA_DEFAULT = 1000
 WARM_START_STEPS = 100
 #: Rows up to which "auto" prefers the closed form where there is one: a step costs about an epoch.
 CLOSED_FORM_ROWS = {"cpu": 50_000, "cuda": 500_000}
+#: Epochs of minibatches unless told otherwise: a hundred, but on small tables as many as make so many steps.
+EPOCHS, MIN_STEPS = 100, 1000
 #: Step size of natural gradients, by whether the likelihood is log-concave. Where it is not, a quick q(u)
 #: settles before the kernel has moved.
 NATURAL_RATE = {True: 0.1, False: 0.02}
@@ -129,6 +131,8 @@ def _closed_form_obstacle(method: Method, settings: Settings) -> str | None:
         return f"the covariance of {method.name!r} is {method.q}"
     if method.has_network:
         return f"{method.name!r} trains a network, which a solved q(u) lets overfit"
+    if method.is_deep:
+        return f"{method.name!r} has hidden layers, through which nothing is quadratic"
     if settings.num_latents is not None:
         return "mixed outputs (num_latents) tie the latent functions to each other"
     return None
@@ -155,6 +159,7 @@ def _solver(method: Method, settings: Settings, n: int) -> str:
         return "closed-form" if n <= CLOSED_FORM_ROWS[settings.torch_device.type] else "stochastic"
     # Without a formula for q(u), natural gradients come nearest to one.
     natural = method.q == "full" and method.objective in ("elbo", "vfitc") and not is_gaussian(settings)
+    natural = natural and not method.is_deep  # what the last layer sees moves with the layers before it
     return "natural" if natural else "stochastic"
 
 
@@ -179,6 +184,10 @@ def check_settings(method: Method, settings: Settings, given: Mapping[str, Any])
         idle += ["preconditioner"]
     if method.basis not in ("hybrid", "orthogonal-a", "subspace"):
         idle += ["mean_columns"]
+    if not method.is_deep:
+        idle += ["num_layers", "hidden_width", "num_samples"]
+    if method.basis != "layer-components":
+        idle += ["num_residual", "printed_kl"]
     if not method.has_network:
         idle += ["widths", "mean_widths", "extractor", "activation", "normalisation", "weight_decay"]
         idle += ["mean_extractor", "inducing_space"]
@@ -203,6 +212,12 @@ def _beta2(method: Method, settings: Settings, closed: bool) -> list[float]:
     if settings.beta2 is None:
         return [0.0 if closed else float(method.defaults.get("beta2", 0.0))]
     return [float(b) for b in as_list(settings.beta2)]
+
+
+def _minibatch_epochs(n: int, batch_size: int) -> tuple[int, int]:
+    """How many, and after how many to look at the validation rows: a hundred times in all."""
+    epochs = max(EPOCHS, -(-MIN_STEPS // -(-n // batch_size)))
+    return epochs, epochs // EPOCHS
 
 
 def make_decisions(
@@ -241,12 +256,15 @@ def make_decisions(
             "omega='full' needs every row in each step: use solver='closed-form' or batch_size ≥ n"
         )
     early = splits.validation is not None if settings.early_stopping is None else settings.early_stopping
+    epochs, every = (200, 5) if closed else _minibatch_epochs(n, settings.batch_size)
+    if settings.epochs is not None and not closed:
+        every = 1
     rate = (0.03 if method.basis == "conditional" else 0.05) if closed else 1e-2
     training = Plan(
-        epochs=settings.epochs or (200 if closed else 100),
+        epochs=settings.epochs or epochs,
         learning_rate=settings.learning_rate or rate,
         schedule=make_schedule(settings.schedule or ("cosine" if closed else "multistep")),
-        evaluate_every=settings.evaluate_every or (5 if closed else 1),
+        evaluate_every=settings.evaluate_every or every,
         patience=(settings.patience or (40 if method.has_network else 10)) if early else None,
         restore_best=early,
         check_every=10 if closed else 50,
@@ -260,6 +278,8 @@ def make_decisions(
     steps = settings.warm_start
     if steps is None:
         steps = WARM_START_STEPS if closed and method.basis == "conditional" else 0
+    if steps and method.is_deep:
+        raise ValueError(f"warm_start trains a shallow model, and {method.name!r} is a deep one")
     if steps and _closed_form_obstacle(METHODS["svgp"], settings):
         raise ValueError("warm_start trains a coupled model in closed form: it needs a Gaussian likelihood")
     warm = replace(

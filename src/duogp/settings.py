@@ -58,6 +58,13 @@ class Settings:
     inducing_space: str = "input"  #: of deep kernels: "input" or "feature"
     weight_decay: float | None = None  #: of network weights, decoupled; 1e-4
 
+    # deep GPs
+    num_layers: int | None = None  #: layers of a deep GP, the last one included; 2
+    hidden_width: int | None = None  #: units of a hidden layer; as many as inputs, at most 30
+    num_samples: int | None = None  #: of the hidden layers in a step; 1, predictive objectives 8
+    num_residual: int = 10  #: of DDGPC: β points of every layer but the first
+    printed_kl: bool = False  #: of DDGPC: eq. 59 as printed, for comparison only (MATH §5.4)
+
     # what is optimised
     beta1: float | Sequence[float] = 1.0  #: weight of the KL; a list is chosen from on validation rows
     beta2: float | Sequence[float] | None = None  #: weight of Ω; 1e-3 stochastic, 0 closed-form; or a list
@@ -103,10 +110,14 @@ class Settings:
             elif name == "dtype" and isinstance(value, type | np.dtype):  # np.float32
                 object.__setattr__(self, name, np.dtype(value).name)
         _positive_int("batch_size", self.batch_size)
+        _positive_int("num_residual", self.num_residual)
         for name in (
             "num_inducing",
             "num_extra",
             "num_latents",
+            "num_layers",
+            "hidden_width",
+            "num_samples",
             "epochs",
             "steps",
             "evaluate_every",
@@ -157,7 +168,9 @@ class Settings:
             raise ValueError(f"epsilon must be in (0, 1], got {self.epsilon!r}")
         if not (_is_number(self.gamma) and self.gamma > 1):
             raise ValueError(f"gamma must be a number above 1, got {self.gamma!r}")
-        for name in ("ard", "output_scale", "gpytorch_sign", "learn_inducing", "refit", "verbose"):
+        for name in (
+            "ard", "output_scale", "gpytorch_sign", "learn_inducing", "refit", "verbose", "printed_kl",
+        ):  # fmt: skip
             _one_of(name, getattr(self, name), (True, False))
         for name in ("learn_noise", "early_stopping", "shared_kernel"):
             _one_of(name, getattr(self, name), (None, True, False))

@@ -173,6 +173,7 @@ def build_deep_model(
     mixing: LinearMixing | None = None,
     shared_kernel: bool = False,
     inputs: Tensor | None = None,
+    spread: Tensor | None = None,
     learn_inducing: bool = True,
 ) -> DeepModel:
     """R replicates of a deep GP, on the device of ``inducing`` and in the precision of ``numerics``.
@@ -181,7 +182,8 @@ def build_deep_model(
     the first layer. ``likelihood`` leads with [R] and sees ``latents`` functions, or what ``mixing`` makes of
     them; they share a kernel if ``shared_kernel``. ``mean`` is the prior mean of the last layer, a function
     of that layer's inputs. ``inputs`` [R, n, d]: rows whose principal directions a narrow hidden layer keeps
-    and whose spread the kernels are given; without them, those of the inducing points.
+    and whose spread the kernels are given; without them, those of the inducing points. ``spread`` [R, 1, d]:
+    that of the inputs, where it is known better.
     """
     a = Architecture() if architecture is None else architecture
     if kind not in KINDS:
@@ -205,7 +207,8 @@ def build_deep_model(
         is_last = index == a.layers - 1
         shape = (replicates, latents if is_last else width)
         shared = shared_kernel if is_last else a.shared_kernels
-        spread = _spread(rows.double())
+        if spread is None or index:
+            spread = _spread(rows.double())
         parts = Parts(
             architecture=a,
             is_first=index == 0,
@@ -297,6 +300,6 @@ def residual_points(inducing: Tensor, num: int, generators: Sequence[torch.Gener
 
 def _spread(rows: Tensor) -> Tensor:
     """Standard deviation of every column of [R, n, d]: [R, 1, d]; 1 for constant columns."""
-    std = rows.std(-2, correction=0, keepdim=True)
+    std = rows.std(-2, correction=1 if rows.shape[-2] > 1 else 0, keepdim=True)
     rounding = 1e-12 * rows.abs().amax((-2, -1), keepdim=True)
     return torch.where(std > rounding, std, torch.ones_like(std))

@@ -20,8 +20,7 @@ def mean_nll(model: Model, batch: Batch) -> Tensor:
     factors = model.factors()
     total = torch.zeros(model.replicates, dtype=torch.float64, device=batch.x.device)
     for part in _pieces(batch, CHUNK):
-        f = model.marginals(part.x, factors)
-        density = model.likelihood.bind(part.noise).log_predictive(part.y, f.mean, f.variance).double()
+        density = model.log_predictive(part, factors).double()
         total += (density if part.weight is None else density * part.weight).sum(-1)
     bad = model.numerics.failed.clone()
     model.train(was_training)
