@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,6 +38,7 @@ FLOATS_PER_FEATURE = 20
 
 @dataclass(frozen=True)
 class Prepared:
+    columns: NDArray[np.bool_]  # those of X that are used
     table: Table
     x_scalers: list[Scaler]
     y_scalers: list[Scaler]
@@ -46,6 +47,7 @@ class Prepared:
 
 def prepare(
     X: NDArray,
+    columns: NDArray[np.bool_],
     target: Target,
     noise: NDArray | None,
     weights: NDArray | None,
@@ -53,6 +55,7 @@ def prepare(
     settings: Settings,
 ) -> Prepared:
     device, dtype = settings.torch_device, settings.torch_dtype
+    X = X[:, columns]
     y, classes = target.values, None if target.classes is None else len(target.classes)
     scale_y = bool(settings.standardize) and target.kind == "real"
     x_scalers, y_scalers = [], []
@@ -83,7 +86,7 @@ def prepare(
         )
         row_noise = None if noise is None else tensor(np.repeat(noise[:, None], y.shape[1], 1))
         table = Table(tensor(X), tensor(y), row_noise, weight, scaling, dtype)
-    return Prepared(table, x_scalers, y_scalers, classes)
+    return Prepared(columns, table, x_scalers, y_scalers, classes)
 
 
 def _scaler(
@@ -170,9 +173,13 @@ class Workshop:
             model, self.table, Minibatches(self.rows, settings.batch_size, shufflers, blocks=blocks)
         )
 
-    def closed_form(self, model: Model, *, with_validation: bool = False) -> ClosedForm:
-        """The collapsed bound of the training rows, or of all rows."""
+    def closed_form(
+        self, model: Model, *, with_validation: bool = False, sample: int | None = None
+    ) -> ClosedForm:
+        """The collapsed bound of the training rows, of all rows, or of a sample of them."""
         rows = self.rows
+        if sample is not None and sample < self.n:
+            rows = torch.stack([self._sample(own, sample, seed) for own, seed in self._each_seed()])
         if isinstance(model.basis, Hybrid):
             model.basis.columns_index = None  # nothing is drawn between steps on all rows: all columns then
         if isinstance(model.basis, Exact):
@@ -180,6 +187,16 @@ class Workshop:
         if with_validation and self.held_out is not None:
             rows = torch.cat([rows, self.held_out], 1)
         return ClosedForm(model, self.table, rows, self._chunk_rows(model, rows.shape[1]))
+
+    def _each_seed(self) -> Iterator[tuple[Tensor, int]]:
+        """Training rows of every replicate with its seed."""
+        seeds = [seed for seed in self.seeds for _ in range(self.grid)]
+        return zip(self.rows, seeds, strict=True)
+
+    @staticmethod
+    def _sample(rows: Tensor, size: int, seed: int) -> Tensor:
+        chosen = np.random.default_rng(seed).choice(len(rows), size, replace=False)
+        return rows[torch.as_tensor(chosen, device=rows.device)]
 
     def validation(self) -> Batch | None:
         return None if self.held_out is None else self.table.gather(self.held_out)

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import secrets
-import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
 
-from duogp.assembly import Workshop, prepare, transplant
-from duogp.build import make_likelihood, target_kind
-from duogp.data.columns import informative_columns
-from duogp.data.targets import raw_target, read_target
+from duogp.assembly import transplant
+from duogp.build import target_kind
+from duogp.case import Case, with_seed
+from duogp.data.targets import raw_target
 from duogp.data.validation import as_matrix, as_row_vector, column_names
-from duogp.deep import DeepGP, DeepModel
-from duogp.errors import DataWarning
 from duogp.gp import GP
 from duogp.methods import METHODS, Method
-from duogp.model import take_replicate
 from duogp.neural import NeuralPredictor, fit_neural
 from duogp.online.table import fit_stream
-from duogp.planning import check_settings, is_gaussian, make_decisions, make_splits
+from duogp.planning import check_settings
 from duogp.settings import Settings
 from duogp.training import Callback, ClosedForm, History, settle, train
 
@@ -159,54 +154,30 @@ def fit_replicates(
         raise ValueError(f"{recipe.name!r} learns from a stream, one model at a time: use fit or OnlineGP")
     if recipe.is_baseline:
         raise ValueError(f"{recipe.name!r} is no GP, and trained one set of rows at a time: use fit")
-    if settings.get("random_state", 0) is None:  # as in scikit-learn: a new seed each time
-        settings["random_state"] = secrets.randbits(31)
+    settings = with_seed(settings)
     chosen = Settings.of(settings)
     check_settings(recipe, chosen, settings)
-    matrix = as_matrix(X, "X")
-    target = read_target(y, len(matrix), target_kind(chosen))
-    if noise is not None and not is_gaussian(chosen):
-        raise ValueError(f"noise= is for Gaussian likelihoods, got likelihood={chosen.likelihood!r}")
-    row_noise = None if noise is None else as_row_vector(noise, len(matrix), "noise")
-    weights = None
-    if sample_weight is not None:
-        weights = as_row_vector(sample_weight, len(matrix), "sample_weight", allow_zero=True)
-    seeds = (
-        [chosen.random_state + r for r in range(len(rows))] if random_states is None else list(random_states)
-    )
-    for seed in seeds:
-        chosen.but(random_state=seed)  # checks it
-    if len(seeds) != len(rows):
-        raise ValueError(
-            f"random_states must hold one seed for each of {len(rows)} sets of rows, got {len(seeds)}"
-        )
-    splits = make_splits(recipe, chosen, rows, validation_rows, len(matrix), seeds)
-    likelihood = make_likelihood(
-        chosen, target.outputs, row_noise is not None, None if target.classes is None else len(target.classes)
-    )
-    plan = make_decisions(
-        recipe,
+    case = Case.of(
+        X,
+        y,
+        rows,
         chosen,
-        splits,
-        own_validation=validation_rows is None,
-        log_concave=likelihood.is_log_concave,
+        validation_rows=validation_rows,
+        noise=noise,
+        sample_weight=sample_weight,
+        random_states=random_states,
     )
-    if recipe.basis == "exact" and weights is not None and not weights[splits.train].all():
-        raise ValueError(f"{recipe.name!r} needs weights above 0: leave rows without weight out of rows")
-    columns = np.ones(matrix.shape[1], dtype=bool)
-    if isinstance(chosen.kernel, str):  # a kernel object counts on the columns it was made for
-        columns = informative_columns(matrix[splits.train.reshape(-1)])
-    if not columns.all():
-        warnings.warn(f"{int((~columns).sum())} constant columns of X are ignored", DataWarning, stacklevel=3)
-        columns[0] |= not columns.any()  # nothing varies: the prior mean can still be learned
-
-    data = prepare(matrix[:, columns], target, row_noise, weights, splits, chosen)
-    shop = Workshop(recipe, chosen, plan, splits, data, seeds)
+    splits = case.splits(recipe, chosen)
+    plan = case.decide(recipe, chosen, splits)
+    data = case.prepare(splits, chosen)
+    shop = case.workshop(recipe, chosen, plan, splits, data)
     model = shop.model(recipe)
     warm: list[History] = []
     if plan.warm_start is not None:
         start = shop.model(METHODS["svgp"])
-        warm = train(start, shop.closed_form(start), plan.warm_start)
+        warm = train(start, shop.closed_form(start, sample=chosen.warm_start_rows), plan.warm_start)
+        if chosen.warm_start_rows is not None:  # the kernel is a sample's, q(u) may be everyone's
+            settle(start, shop.closed_form(start))
         transplant(start, model)
     problem = shop.problem(model)
     histories = train(model, problem, plan.training, shop.validation(), callbacks)
@@ -226,22 +197,16 @@ def fit_replicates(
             best = min(candidates, key=lambda i: _or_infinity(histories[i].validation_nll))
         beta1, beta2 = plan.betas[best % grid]
         final = chosen.but(beta1=beta1, beta2=beta2, solver=plan.solver)
-        fitted = DeepGP if isinstance(model, DeepModel) else GP
-        out.append(
-            fitted(
-                take_replicate(model, best),
-                method=recipe,
-                settings=final,
-                columns=columns,
-                x_scaler=data.x_scalers[r],
-                y_scaler=data.y_scalers[r],
-                single_output=target.single_output,
-                history=histories[best],
-                known_noise=noise is not None and not getattr(model.likelihood, "learns_noise", True),
-                column_names=column_names(X),
-                classes=target.classes,
-            )
+        gp = case.fitted(
+            model,
+            histories[best],
+            method=recipe,
+            settings=final,
+            data=data,
+            replicate=r,
+            candidate=best,
         )
+        out.append(gp)
     return out
 
 

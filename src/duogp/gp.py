@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -311,6 +313,12 @@ class GP:
 
     def num_variational_parameters(self) -> int:
         return self.model.basis.num_variational_parameters()
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Save to a folder, which `duogp.load` reads; one that holds a saved model is replaced."""
+        from duogp.saving import save
+
+        return save(self, folder)
 
     # -- helpers ---------------------------------------------------------------------------------------------
 

@@ -271,6 +271,7 @@ def make_decisions(
         natural_rate=(settings.natural_rate or NATURAL_RATE[log_concave]) if solver == "natural" else None,
         mean_rule=settings.mean_rule,
         steps=settings.steps,
+        seconds=settings.time_budget,
         weight_decay=WEIGHT_DECAY if settings.weight_decay is None else settings.weight_decay,
         backend=settings.backend,  # type: ignore[arg-type]
         verbose=settings.verbose,

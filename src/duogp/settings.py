@@ -78,6 +78,8 @@ class Settings:
     learn_inducing: bool = True
     solver: str = "auto"  #: "auto", "closed-form", "stochastic" or "natural"
     warm_start: int | None = None  #: closed-form SVGP steps to start from
+    warm_start_rows: int | None = None  #: on a sample of so many rows; all
+    time_budget: float | None = None  #: seconds of training, after which it ends where it is
     epochs: int | None = None
     steps: int | None = None  #: optimiser steps in all, instead of epochs
     batch_size: int = 1024
@@ -124,6 +126,7 @@ class Settings:
             "omega_block",
             "mean_columns",
             "patience",
+            "warm_start_rows",
         ):
             if getattr(self, name) is not None:
                 _positive_int(name, getattr(self, name))
@@ -134,6 +137,7 @@ class Settings:
             "initial_std",
             "jitter",
             "mean_jitter",
+            "time_budget",
         ):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name))

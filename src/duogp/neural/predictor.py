@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,6 +146,12 @@ class NeuralPredictor:
             if head.noise is not None:
                 out["noise"] = (head.noise().double().cpu().numpy() * factor).mean(0).tolist()
         return out
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Save to a folder, which `duogp.load` reads; one that holds a saved model is replaced."""
+        from duogp.saving import save
+
+        return save(self, folder)
 
     # -- helpers ---------------------------------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ def first_model(
     )
     if growing:
         settings = settings.but(num_inducing=1, num_extra=None, inducing_init="random")
-    data = prepare(X, target, None, weights, splits, settings)
+    data = prepare(X, np.ones(X.shape[1], dtype=bool), target, None, weights, splits, settings)
     variance = 1.0
     if target.kind == "real" and not settings.standardize:
         variance = float(np.mean(target.values.var(0))) or 1.0

@@ -37,6 +37,7 @@ class Plan:
     mean_rule: str = "adam"  # of means that no covariance belongs to, beside natural gradients
     weight_decay: float = 0.0  # of the weights of networks
     steps: int | None = None  # optimiser steps in all; None: whole epochs
+    seconds: float | None = None  # after which training ends; the schedule then follows the clock
     backend: Backend = "auto"
     verbose: bool = False
 
@@ -114,7 +115,13 @@ def _train(
     start = time.perf_counter()
     step = 0
     exhausted = False
+    out_of_time = False
     latest: torch.Tensor | None = None  # validation NLL when it was last looked at
+
+    def done() -> float:
+        """How much of the training is behind us: of its steps, or of its time."""
+        share = step / total_steps
+        return share if plan.seconds is None else max(share, (time.perf_counter() - start) / plan.seconds)
 
     with Progress("training", epochs, plan.verbose) as bar:
         for epoch in range(1, epochs + 1):
@@ -122,17 +129,18 @@ def _train(
             loss_sum = torch.zeros_like(model.num_data)
             steps_now = min(problem.steps_per_epoch, total_steps - step)
             for i in range(steps_now):
-                rate = plan.learning_rate * plan.schedule(step / total_steps) * guard.rate_factor
+                decay = plan.schedule(min(done(), 1.0)) * guard.rate_factor
+                rate = plan.learning_rate * decay
                 backend.set_learning_rate(rate)
                 if natural is not None and plan.natural_rate is not None:
-                    decay = plan.schedule(step / total_steps) * guard.rate_factor
                     natural.set_rate(plan.natural_rate * ramp(step, total_steps) * decay)
                 problem.select(i)
                 loss = backend.run()
                 loss_sum += loss
                 unchecked += loss
                 step += 1
-                if step % check_every == 0 or step == total_steps:
+                out_of_time = plan.seconds is not None and done() >= 1 and step < total_steps
+                if step % check_every == 0 or step == total_steps or out_of_time:
                     healthy = guard.healthy(unchecked)
                     unchecked.zero_()
                     if healthy:
@@ -142,9 +150,13 @@ def _train(
                         loss_sum = torch.full_like(loss_sum, torch.nan)
                         if exhausted:
                             break
-            due = epoch % plan.evaluate_every == 0 or epoch == epochs or exhausted
+                if out_of_time:
+                    steps_now = i + 1
+                    break
+            ended = exhausted or out_of_time
+            due = epoch % plan.evaluate_every == 0 or epoch == epochs or ended
             nll = None
-            stop = exhausted
+            stop = ended
             stopped_before = [] if best is None else list(best.stopped)
             if best is not None and validation is not None and due:
                 if isinstance(problem, ClosedForm):
@@ -193,10 +205,13 @@ def _train(
             history.best_epoch = best.epoch[r]
             history.stopped_early = best.stopped[r]
             if plan.restore_best:
-                ended = history.records[-1].epoch if history.records else 0
+                last = history.records[-1].epoch if history.records else 0
                 history.notes.append(
-                    f"kept epoch {best.epoch[r]} of {ended}, the best on the validation rows"
+                    f"kept epoch {best.epoch[r]} of {last}, the best on the validation rows"
                 )
+    if out_of_time:
+        for history in histories:
+            history.notes.append(f"stopped after {step} of {total_steps} steps: the time was up")
     if guard.rollbacks:
         message = (
             f"{guard.rollbacks} numerical difficulties during training (a covariance that could not be "
