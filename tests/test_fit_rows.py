@@ -308,3 +308,50 @@ def test_no_seed_is_a_new_seed():
     X, y = table()
     first, second = (duogp.fit(X, y, "svgp", random_state=None, num_inducing=4, epochs=1) for _ in range(2))
     assert first.settings.random_state != second.settings.random_state
+
+
+def test_labels_that_only_validation_rows_have_are_refused():
+    X, y = table(60)
+    labels = np.where(y > 0, "up", "down").astype(object)
+    strange = labels[40:].copy()
+    strange[0] = "sideways"
+    with pytest.raises(ValueError, match="validation y holds the label 'sideways'"):
+        duogp.fit(X[:40], labels[:40], "svgp", validation=(X[40:], strange), likelihood="classes")
+
+
+def test_two_blocks_share_the_rows_where_there_are_too_few():
+    X, y = table(40)
+    with pytest.warns(duogp.DataWarning, match="60 points in two blocks .* of 40 training rows: shared out"):
+        gp = duogp.fit(X, y, "odsvgp", num_inducing=20, num_extra=40, epochs=1)
+    assert len(gp.inducing_points) == 13
+    gp = duogp.fit(X, y, "odsvgp", epochs=1)
+    assert len(gp.inducing_points) == 20 == gp.model.basis.orthogonal_inducing.shape[-2]
+
+
+def test_settings_of_another_solver_are_named():
+    X, y = table(40)
+    with pytest.warns(duogp.DataWarning, match="no use for natural_rate"):
+        duogp.fit(X, y, "svgp", num_inducing=5, epochs=1, solver="stochastic", natural_rate=0.1)
+
+
+# -- a budget of time --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", ["closed-form", "stochastic", "natural"])
+def test_training_ends_when_its_time_is_up(solver):
+    X, y = table(60)
+    gp = duogp.fit(X, y, "svgp", num_inducing=8, solver=solver, epochs=10**6, time_budget=0.3)
+    assert 0.2 < gp.history.seconds < 5
+    assert any("the time was up" in note for note in gp.history.notes)
+    assert np.isfinite(gp.predict(X).std).all()
+    with pytest.raises(ValueError, match="time_budget must be a positive number"):
+        duogp.fit(X, y, "svgp", time_budget=-1)
+
+
+def test_a_warm_start_may_look_at_a_sample():
+    X, y = table(80)
+    settings = {"num_inducing": 10, "solver": "stochastic", "steps": 1, "learning_rate": 1e-9}
+    few = duogp.fit(X, y, "ppgpr", warm_start=20, warm_start_rows=30, **settings)
+    every = duogp.fit(X, y, "ppgpr", warm_start=20, **settings)
+    assert few.predict(X).metrics(y)["rmse"] < 2 * every.predict(X).metrics(y)["rmse"]
+    assert few.hyperparameters()["noise"] != every.hyperparameters()["noise"]

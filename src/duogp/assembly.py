@@ -208,8 +208,12 @@ class Workshop:
         settings, dims = self.settings, table.x.shape[1]
         for name in ("num_inducing", "num_extra"):
             if (asked := getattr(settings, name)) is not None and asked > self.n:
-                message = f"{name} is {asked}, but there are {self.n} training rows: using {self.n}"
+                message = f"{name} is {asked}, but there are {self.n} training rows: using no more than those"
                 warnings.warn(message, DataWarning, stacklevel=5)
+        asked = (settings.num_inducing or 0) + (settings.num_extra or 0)
+        if self.method.has_second_block and settings.extra_init is None and asked > self.n:
+            message = f"{asked} points in two blocks were asked for, of {self.n} training rows: shared out"
+            warnings.warn(message, DataWarning, stacklevel=5)
         prior = initial_kernel(settings, torch.ones(dims))
         codes = prior.categorical_columns(dims)
         self._points_have_lengthscales = any(isinstance(part, GeneralisedRBF) for part in prior.modules())
@@ -231,8 +235,7 @@ class Workshop:
             more = None if settings.num_extra is None else min(settings.num_extra, self.n)
             if self.method.has_second_block and settings.extra_init is None:
                 # Chosen together, so that the blocks keep out of each other's way.
-                num = min(num, self.n - 1)
-                more = min(more or num, self.n - num)
+                num, more = _share_rows(num, more or num, self.n)
                 both = select_inducing(name, x, num + more, kernel=kernel, generator=generator)
                 both = both[torch.randperm(num + more, generator=generator).to(both.device)]
                 points.append(both[:num])
@@ -277,6 +280,14 @@ class Workshop:
         row_bytes = 8 * FLOATS_PER_FEATURE * kernels * points * model.replicates * model.likelihood_outputs
         free, _ = torch.cuda.mem_get_info(self.settings.torch_device)
         return max(min(n, min(CUDA_BYTES, free // 2) // row_bytes), 256)
+
+
+def _share_rows(num: int, more: int, n: int) -> tuple[int, int]:
+    """Sizes of two blocks of different rows: as asked, or in proportion where there are too few rows."""
+    if num + more <= n:
+        return num, more
+    first = min(max(round(n * num / (num + more)), 1), n - 1)
+    return first, n - first
 
 
 def _spread(x: Tensor, weights: NDArray | None) -> Tensor:

@@ -8,8 +8,10 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from duogp.assembly import transplant
+from duogp.auto import choose, race
 from duogp.build import target_kind
 from duogp.case import Case, with_seed
+from duogp.data.labels import codes_of, encode
 from duogp.data.targets import raw_target
 from duogp.data.validation import as_matrix, as_row_vector, column_names
 from duogp.gp import GP
@@ -58,7 +60,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> GP | NeuralPredictor:
-    """Fit a method of the registry to a table.
+    """Fit a method of the registry to a table, or ``"auto"``: the one that does best on validation rows.
 
     ``X`` [n, d], ``y`` [n] (or [n, outputs]): arrays, frames, lists; with a ``likelihood`` of classes
     ("classes", "bernoulli", "robust-max", "softmax") labels of any type. ``validation``: rows to stop early
@@ -68,7 +70,8 @@ def fit(
     Deep methods return a `duogp.deep.DeepGP`; the baselines "mc-dropout" and "deep-ensemble" are no GPs:
     theirs is a `duogp.neural.NeuralPredictor`, and their settings `duogp.neural.NeuralSettings`.
     """
-    recipe = METHODS[method]
+    auto = isinstance(method, str) and method.lower() == "auto"
+    recipe = METHODS["svgp" if auto else method]
     if recipe.is_baseline:
         _refuse(recipe, "trains networks", noise=noise, callbacks=callbacks or None)
         if (solver := settings.pop("solver", "auto")) not in ("auto", "stochastic"):
@@ -95,6 +98,8 @@ def fit(
             raise ValueError(f"validation X has {X_val.shape[1]} columns, X has {matrix.shape[1]}")
         if y_val.shape[1:] != target.shape[1:]:
             raise ValueError(f"validation y has shape {y_val.shape}, y has {target.shape}")
+        if kind == "classes" and (new := codes_of(y_val, encode(target, "y")[1]) < 0).any():
+            raise ValueError(f"validation y holds the label {y_val[new].tolist()[0]!r}, which y does not")
         matrix, target = np.concatenate([matrix, X_val]), np.concatenate([target, y_val])
         held_out = [np.arange(n, len(matrix))]
     pad = len(matrix) - n
@@ -115,6 +120,22 @@ def fit(
         gp = fit_stream(matrix, target, method, sample_weight, settings)
         gp.column_names = names
         return gp
+    if auto:
+        choice = choose(len(rows), settings)
+        if choice is None:
+            case = Case.of(
+                matrix,
+                target,
+                [rows],
+                Settings.of(with_seed(settings)),
+                validation_rows=held_out,
+                noise=noise,
+                sample_weight=sample_weight,
+            )
+            gp, _ = race(case, settings, callbacks)
+            gp.column_names = names
+            return gp
+        method, settings = choice.method, choice.settings | settings
     (gp,) = fit_replicates(
         matrix,
         target,
@@ -127,6 +148,8 @@ def fit(
         **settings,
     )
     gp.column_names = names
+    if auto and choice is not None:
+        gp.history.notes.insert(0, choice.reason)
     return gp
 
 

@@ -199,8 +199,14 @@ def check_settings(method: Method, settings: Settings, given: Mapping[str, Any])
         idle += ["gamma", "gpytorch_sign"]
     if method.basis != "components-eps":
         idle += ["epsilon"]
+    if method.q != "point" or method.basis == "exact":
+        idle += ["log_prior"]
+    if settings.solver in ("closed-form", "stochastic"):
+        idle += ["natural_rate", "mean_rule"]
+    if isinstance(settings.likelihood, Likelihood):
+        idle += ["initial_noise", "noise_floor", "learn_noise"]
     if not isinstance(settings.kernel, str):
-        idle += ["ard", "output_scale", "initial_lengthscale"]
+        idle += ["ard", "output_scale", "initial_lengthscale", "initial_scale"]
     if unused := [name for name in idle if name in given]:
         warnings.warn(
             f"{method.name!r} has no use for {', '.join(unused)}: ignored", DataWarning, stacklevel=4
