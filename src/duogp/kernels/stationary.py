@@ -16,7 +16,8 @@ from torch import Tensor
 
 from duogp.kernels import draws
 from duogp.kernels.base import FeatureMap, Kernel, check_dims
-from duogp.kernels.distance import centred, distance, squared_distance
+from duogp.kernels.distance import centred, squared_distance
+from duogp.kernels.profiles import Exponential2, HalfInteger, Profile
 from duogp.parameters import Positive, Prior
 
 LN2 = math.log(2.0)  # softplus(0)
@@ -87,7 +88,7 @@ class RBF(Stationary):
     """exp(−r²/2)."""
 
     def covariance(self, x1: Tensor, x2: Tensor, lengthscale: Tensor) -> Tensor:
-        return torch.exp(-0.5 * squared_distance(x1, x2, lengthscale))
+        return _of_distance(Exponential2(), x1, x2, lengthscale)
 
     def frequencies(self, num: int, generator: torch.Generator | None) -> Tensor:
         return self._normal_frequencies(num, generator)
@@ -99,12 +100,7 @@ class Matern(Stationary):
     twice_nu: int  # 2ν
 
     def covariance(self, x1: Tensor, x2: Tensor, lengthscale: Tensor) -> Tensor:
-        s = math.sqrt(self.twice_nu) * distance(x1, x2, lengthscale)
-        return self.polynomial(s) * torch.exp(-s)
-
-    @abstractmethod
-    def polynomial(self, s: Tensor) -> Tensor | float:
-        """The polynomial in s."""
+        return _of_distance(HalfInteger(self.twice_nu), x1, x2, lengthscale)
 
     def frequencies(self, num: int, generator: torch.Generator | None) -> Tensor:
         # Multivariate Student-t with 2ν degrees of freedom: one χ² for each frequency, shared by the
@@ -119,26 +115,17 @@ class Matern12(Matern):
 
     twice_nu = 1
 
-    def polynomial(self, s: Tensor) -> float:
-        return 1.0
-
 
 class Matern32(Matern):
     """(1 + s) exp(−s), s = √3 r."""
 
     twice_nu = 3
 
-    def polynomial(self, s: Tensor) -> Tensor:
-        return 1.0 + s
-
 
 class Matern52(Matern):
     """(1 + s + s²/3) exp(−s), s = √5 r."""
 
     twice_nu = 5
-
-    def polynomial(self, s: Tensor) -> Tensor:
-        return 1.0 + s * (1.0 + s / 3.0)
 
 
 class RationalQuadratic(Stationary):
@@ -190,7 +177,7 @@ class Periodic(Stationary):
     def covariance(self, x1: Tensor, x2: Tensor, lengthscale: Tensor) -> Tensor:
         turn = 2.0 * math.pi / self.period().double()[..., None, :]
         u1, u2 = (_circles(x * turn, lengthscale) for x in centred(x1, x2))
-        return torch.exp(-0.5 * squared_distance(u1, u2)).to(x1.dtype)
+        return Exponential2()(u1, u2, x1.dtype)
 
     def frequencies(self, num: int, generator: torch.Generator | None) -> Tensor:
         # exp(λ(cos θ − 1)) = e^−λ Σ_q I_q(λ) cos qθ with λ = 1/l², and e^−λ I_q(λ) are the probabilities of a
@@ -198,6 +185,12 @@ class Periodic(Stationary):
         half_rate = 0.5 * self._event(self.lengthscale).pow(-2).expand(*self.batch_shape, self.dims, num)
         harmonic = draws.poisson(half_rate, generator) - draws.poisson(half_rate, generator)
         return 2.0 * math.pi * harmonic / self._event(self.period)
+
+
+def _of_distance(profile: Profile, x1: Tensor, x2: Tensor, lengthscale: Tensor) -> Tensor:
+    a, b = centred(x1, x2)
+    inverse = lengthscale.double().reciprocal()
+    return profile(a * inverse, b * inverse, x1.dtype)
 
 
 def _circles(angle: Tensor, lengthscale: Tensor) -> Tensor:
