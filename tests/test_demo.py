@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from duogp import METHODS, Settings, demo
+from duogp.examples import comparison, tour
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -71,13 +72,15 @@ def test_the_example_in_the_docs_runs():
     assert names["gp"].settings.beta2 in (0.0, 1e-3, 1e-1)
 
 
-def test_the_readmes_examples_run():
-    first, second = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S)
+def test_the_readmes_examples_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the first saves a model
     names: dict = {}
-    exec(first, names)
+    for example in re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S):
+        exec(example, names)  # each goes on where the one before ended
+    assert (names["low"] < names["high"]).all() and (tmp_path / "diabetes-model" / "manifest.json").exists()
     assert np.isfinite(names["prediction"].mean).all()
-    exec(second, names)  # goes on where the first ended
-    assert np.isfinite(names["online"].predict(names["X_new"]).mean).all()
+    for model in ("online", "gp", "ensemble"):
+        assert np.isfinite(names[model].predict(names["X_new"]).mean).all()
 
 
 @pytest.mark.parametrize(
@@ -101,22 +104,22 @@ def test_the_demo_shows_the_papers_message(tmp_path, capsys):
 
 
 def test_the_study_repeats_every_method_over_seeds(monkeypatch, capsys):
-    monkeypatch.setattr(demo, "fit", functools.partial(demo.fit, epochs=2))
-    rows = demo.study(["diabetes"], seeds=2)
+    monkeypatch.setattr(comparison, "fit", functools.partial(comparison.fit, epochs=2))
+    rows = comparison.study(["diabetes"], seeds=2)
     assert [row["method"] for row in rows] == ["SVGP", "DCSVGP", "DCSVGP, cold"]
     assert all(len(row["nll"]) == 2 for row in rows)
-    demo.print_table(rows)
+    comparison.print_table(rows)
     assert "±" in capsys.readouterr().out
 
 
 def test_the_mean_lengthscale_is_the_shorter():
-    learned = demo.run(demo.one_dimensional(), demo.DCSVGP).gp.hyperparameters()
+    learned = comparison.run(comparison.one_dimensional(), comparison.DCSVGP).gp.hyperparameters()
     assert learned["lengthscale_mean"] < learned["lengthscale_covariance"]
 
 
 def test_terrain_is_real_and_split():
     pytest.importorskip("matplotlib")
-    task = demo.terrain(n=50, n_test=30)
+    task = comparison.terrain(n=50, n_test=30)
     assert task.X.shape == (50, 2)
     assert len(task.y_test) == 30
     assert 200 < task.y.min() < task.y.max() < 1100  # metres
@@ -126,7 +129,27 @@ def test_the_table_needs_no_rich(monkeypatch, capsys):
     import sys
 
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    demo.print_table([dict(zip(demo.COLUMNS, ("a", "SVGP", 1.0, 2.0, 3.0, 0.9, 12.0), strict=True))])
+    comparison.print_table(
+        [dict(zip(comparison.COLUMNS, ("a", "SVGP", 1.0, 2.0, 3.0, 0.9, 12.0), strict=True))]
+    )
     head, row = capsys.readouterr().out.splitlines()
-    assert head.split() == list(demo.COLUMNS)
+    assert head.split() == list(comparison.COLUMNS)
     assert row.split() == ["a", "SVGP", "1.000", "2.000", "3.000", "0.900", "12.0"]
+
+
+def test_the_tour_prints_commands_that_can_be_typed_again(tmp_path, capfd):
+    pytest.importorskip("matplotlib")
+    tour.tour(tmp_path, ["--epochs", "2", "--method", "svgp", "--num-inducing", "10"])
+    out = capfd.readouterr().out
+    for command in tour.COMMANDS:
+        assert f"$ {command}" in out
+    assert {"patients.csv", "later.csv", "predictions.csv", "patients.png", "model"} == {
+        p.name for p in tmp_path.iterdir()
+    }
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 1 + tour.LATER
+
+
+def test_a_command_that_fails_ends_the_tour(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError, match="ended with status 2"):
+        tour.run(["duogp", "info", "nothing"])

@@ -123,3 +123,114 @@ def test_bad_input_is_named(forecast):
         plots.calibration_plot(y[:-1], mean, std)
     with pytest.raises(ValueError, match="std must be positive"):
         plots.zscore_cdf(y, mean, 0 * std)
+
+
+# -- titles, labels, long tables ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("weight_kg", "weight (kg)"),
+        ("depth [m]", "depth (m)"),
+        ("air_temp_c", "air temp (°C)"),
+        ("share_pct", "share (%)"),
+        ("petal length (cm)", "petal length (cm)"),
+        ("vitamin c", "vitamin c"),
+        ("m", "m"),
+        ("a_b", "a b"),
+        ("größe", "größe"),
+        ("cost $ and $", r"cost \$ and \$"),
+        ("", "y"),
+        ("x" * 60, "x" * 39 + "…"),
+    ],
+)
+def test_names_become_labels_with_units(name, label):
+    assert plots.label_of(name) == label
+
+
+def test_own_axes_have_a_title_and_given_ones_keep_theirs(forecast):
+    assert plots.calibration_plot(*forecast).get_title(loc="left") == "Calibration of quantiles"
+    _, ax = plt.subplots()
+    assert plots.zscore_cdf(*forecast, ax=ax).get_title(loc="left") == ""
+
+
+def test_many_rows_are_counted_in_hexagons():
+    rng = np.random.default_rng(0)
+    mean = rng.normal(size=20_000)
+    y = mean + rng.normal(size=20_000)
+    ax = plots.predicted_vs_observed(y, mean, np.ones(20_000), name="price_eur")
+    assert any("20,000 rows" in text.get_text() for text in ax.texts)
+    assert ax.get_xlabel() == "predicted price (EUR)"
+    counts = ax.collections[0].get_array()
+    assert 0.99 * 20_000 < counts.sum() <= 20_000
+    assert len(plots.zscore_cdf(y, mean, np.ones(20_000)).lines[-1].get_xdata()) <= 2000
+    with pytest.raises(ValueError, match="style must be"):
+        plots.predicted_vs_observed(y, mean, y, style="pie")
+
+
+def test_a_selection_of_rows_says_so(forecast):
+    ax = plots.predicted_vs_observed(*forecast, max_rows=50)
+    assert any("50 of 300 rows" in text.get_text() for text in ax.texts)
+
+
+def test_slices_nest_the_parts_of_the_variance(gp):
+    grid = np.linspace(100.0, 300.0, 30)
+    prediction = gp.predict(grid[:, None])
+    widths = plots.bands(prediction)
+    assert list(widths) == ["explained", "residual", "noise"]
+    assert (widths["explained"] <= widths["residual"]).all()
+    low, high = prediction.interval(0.95)
+    np.testing.assert_allclose(2 * widths["noise"], high - low)
+    ax = plots.slice_plot(grid, prediction, name="depth_m", target="heat", data=grid)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("depth (m)", "heat")
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == ["within the data", "+ far from the data", "+ noise", "mean"]
+
+
+def test_slices_along_categories_and_dates(gp):
+    prediction = gp.predict(np.array([[120.0], [180.0], [250.0]]))
+    ax = plots.slice_plot(np.array(["a", "b", "c"]), prediction)
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["a", "b", "c"]
+    dates = np.array(["2020-01-01", "2021-01-01", "2022-01-01"], dtype="datetime64[D]")
+    ax = plots.slice_plot(dates, prediction)
+    ax.figure.canvas.draw()
+
+
+def test_slices_of_a_matrix_share_their_scale(gp, line):
+    (ax,) = plots.slices(gp, line[0], names=["depth"], target="heat")
+    assert ax.get_xlabel() == "depth"
+    with pytest.raises(ValueError, match="two-dimensional"):
+        plots.slices(gp, line[0][:, 0])
+
+
+def test_relevance_shows_the_largest_first():
+    names = [f"c{i}" for i in range(20)]
+    ax = plots.relevance_plot(names, np.arange(20.0))
+    shown = [tick.get_text() for tick in ax.get_yticklabels()]
+    assert shown[0] == "c19" and len(shown) == 15
+    assert any("15 of 20 columns" in text.get_text() for text in ax.texts)
+
+
+def test_the_parts_of_the_variance_add_up_to_the_deviation(gp):
+    prediction = gp.predict(np.linspace(50.0, 350.0, 60)[:, None])
+    ax = plots.variance_plot(prediction, target="heat", steps=20)
+    top = max(path.vertices[:, 1].max() for c in ax.collections for path in c.get_paths())
+    assert top == pytest.approx(np.sqrt(np.sort(prediction.variance)[-3:].mean()))
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert sum(int(label.split("(")[1].rstrip("%)")) for label in labels) == pytest.approx(100, abs=2)
+
+
+def test_classes_have_figures_of_their_own():
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([1, 1, 1], 400)
+    codes = np.array([rng.choice(3, p=row) for row in p])
+    curve = plots.reliability_plot(codes, p).lines[-1]
+    assert len(curve.get_xdata()) == 10
+    assert np.abs(curve.get_xdata() - curve.get_ydata()).mean() < 0.1  # drawn from these probabilities
+    ax = plots.confusion_plot(codes, p.argmax(1), ["a", "b", "c"])
+    assert sum(int(text.get_text().replace(",", "")) for text in ax.texts) == 400
+
+
+def test_a_history_of_one_step_is_seen():
+    assert plots.history_plot(History([Record(1, 2.0, 0.1)])).lines[0].get_marker() == "o"

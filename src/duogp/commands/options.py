@@ -1,0 +1,64 @@
+"""Options that several commands share, and how their text is read."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+ModelFolder = Annotated[str, typer.Argument(help="Folder of a model that `duogp fit` wrote.")]
+DataFile = Annotated[str, typer.Argument(help="CSV, TSV (also gzipped), Parquet, Arrow or Feather.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 (default: cuda if there).")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+def names_of(text: str | None) -> list[str]:
+    """ "a, b" → ["a", "b"]; a name with a comma in quotes."""
+    import csv
+
+    if text is None or not text.strip():
+        return []
+    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True)) if name.strip()]
+
+
+def probabilities_of(text: str | None, name: str) -> list[float]:
+    """ "0.05,0.5" → [0.05, 0.5]."""
+    out = []
+    wanted = f"{name} must be numbers between 0 and 1 with commas between, got {text!r}"
+    for part in (text or "").split(","):
+        if not part.strip():
+            continue
+        try:
+            value = float(part)
+        except ValueError:
+            raise ValueError(
+                f"{name} must be numbers between 0 and 1 with commas between, got {text!r}"
+            ) from None
+        if not 0 < value < 1:
+            hint = f"; did you mean {value / 100:g}?" if 1 <= value < 100 else ""
+            raise ValueError(f"{name} must lie strictly between 0 and 1, got {part.strip()}{hint}")
+        out.append(value)
+    if text is not None and not out:
+        raise ValueError(wanted)
+    return list(dict.fromkeys(out))
+
+
+def settings_of(pairs: list[str] | None) -> dict[str, Any]:
+    """["beta2=0.1", "ard=false", "schedule=cosine"] as keywords."""
+    out: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, sign, text = pair.partition("=")
+        if not sign or not name.strip() or not text.strip():
+            raise ValueError(f"--set takes name=value, got {pair!r}; for example --set learning_rate=0.01")
+        out[name.strip().replace("-", "_")] = _value(text.strip())
+    return out
+
+
+def _value(text: str) -> Any:
+    words = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

@@ -1,0 +1,58 @@
+"""Figures that look right unedited. Matplotlib is imported where a figure is drawn, never before.
+
+Every function draws on the axes it is given (or makes its own, with a title) and returns them.
+"""
+
+from duogp.plots.functions import bands, one_dimensional_fit, panel_grid, share_limits, slice_plot, slices
+from duogp.plots.histories import history_plot
+from duogp.plots.honesty import (
+    calibration_plot,
+    confusion_plot,
+    predicted_vs_observed,
+    reliability_plot,
+    zscore_cdf,
+)
+from duogp.plots.parts import relevance_plot, variance_plot
+from duogp.plots.style import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    ORANGE,
+    PALETTE,
+    PARTS,
+    PURPLE,
+    SKY,
+    VERMILION,
+    entitle,
+    label_of,
+)
+
+__all__ = [
+    "BLUE",
+    "FAINT",
+    "GREEN",
+    "INK",
+    "ORANGE",
+    "PALETTE",
+    "PARTS",
+    "PURPLE",
+    "SKY",
+    "VERMILION",
+    "bands",
+    "calibration_plot",
+    "confusion_plot",
+    "entitle",
+    "history_plot",
+    "label_of",
+    "one_dimensional_fit",
+    "panel_grid",
+    "predicted_vs_observed",
+    "relevance_plot",
+    "reliability_plot",
+    "share_limits",
+    "slice_plot",
+    "slices",
+    "variance_plot",
+    "zscore_cdf",
+]

@@ -1,0 +1,227 @@
+"""Whether the uncertainty of predictions is honest, and how near they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, ndtri
+
+from duogp.metrics import CALIBRATION_BINS, LEVELS
+from duogp.plots.style import (
+    BLUE,
+    INK,
+    ORANGE,
+    label_of,
+    legend_if,
+    new_axes,
+    next_color,
+    note,
+    reference,
+    shades,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Rows from which points give way to shaded hexagons.
+HEXAGONS_FROM = 5000
+#: Steps of an empirical distribution that are drawn one by one.
+CDF_STEPS = 2000
+
+
+def calibration_plot(
+    y: ArrayLike, mean: ArrayLike, std: ArrayLike, ax: Axes | None = None, *, label: str | None = None
+) -> Axes:
+    """How often a predicted quantile is not exceeded, against how often it should not be.
+
+    On the diagonal is honest. Steep in the middle: intervals are too wide. Flat in the middle: too narrow.
+    """
+    ax = new_axes(ax, (3.9, 4.0), "Calibration of quantiles")
+    z = zscores(y, mean, std)
+    below = np.searchsorted(z, ndtri(LEVELS), side="right") / len(z)
+    reference(ax, [0, 1], [0, 1])
+    ax.plot(LEVELS, below, color=next_color(ax), lw=1.8, label=label)
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted quantile level", ylabel="observed share below")
+    ax.set_aspect("equal")
+    return legend_if(ax, label)
+
+
+def zscore_cdf(
+    y: ArrayLike, mean: ArrayLike, std: ArrayLike, ax: Axes | None = None, *, label: str | None = None
+) -> Axes:
+    """The distribution of (y − mean)/std beside the standard normal that it should be."""
+    ax = new_axes(ax, (4.6, 3.5), "Distribution of z-scores")
+    z = zscores(y, mean, std)
+    along = np.linspace(-4, 4, 201)
+    reference(ax, along, ndtr(along))
+    share = np.arange(1, len(z) + 1) / len(z)
+    if len(z) > CDF_STEPS:  # a million steps look like two thousand, and take their time
+        kept = np.unique(np.linspace(0, len(z) - 1, CDF_STEPS).round().astype(int))
+        z, share = z[kept], share[kept]
+    ax.step(z, share, where="post", color=next_color(ax), lw=1.8, label=label)
+    ax.set(xlim=(-4, 4), ylim=(0, 1), xlabel="z-score", ylabel="cumulative share")
+    return legend_if(ax, label)
+
+
+def predicted_vs_observed(
+    y: ArrayLike,
+    mean: ArrayLike,
+    std: ArrayLike,
+    ax: Axes | None = None,
+    *,
+    max_rows: int = 500,
+    color: str = BLUE,
+    name: str | None = None,
+    style: str = "auto",
+) -> Axes:
+    """Observed against predicted with 95 % intervals; ``name``: what is predicted.
+
+    ``style="points"``: each row with its interval; of more than ``max_rows`` an even selection.
+    ``"hexagons"``: all rows, counted, with the interval of the rows around each prediction. ``"auto"``: the
+    former up to 5,000 rows.
+    """
+    if style not in ("auto", "points", "hexagons"):
+        raise ValueError(f"style must be 'auto', 'points' or 'hexagons', got {style!r}")
+    ax = new_axes(ax, (4.4, 4.4), "Predicted and observed")
+    observed, predicted, spread = (np.asarray(v, dtype=np.float64).ravel() for v in (y, mean, std))
+    what = f" {label_of(name, 28)}" if name else ""
+    if style == "points" or (style == "auto" and len(observed) <= HEXAGONS_FROM):
+        limits = _points(ax, observed, predicted, spread, max_rows, color)
+        xlabel = f"predicted{what}" + (" (bar: 95 % interval)" if not what else "")
+        remarks = [] if not what else ["bar: 95 % interval"]
+        if len(observed) > max_rows:
+            remarks.append(f"{max_rows:,} of {len(observed):,} rows")
+    else:
+        limits = _hexagons(ax, observed, predicted, spread, color)
+        xlabel, remarks = f"predicted{what}", [f"{len(observed):,} rows; dashed: 95 % interval"]
+    ax.set(xlim=limits, ylim=limits, xlabel=xlabel, ylabel=f"observed{what}")
+    ax.set_aspect("equal")
+    if remarks:
+        note(ax, ", ".join(remarks))
+    return ax
+
+
+def _points(
+    ax: Axes, observed: NDArray, predicted: NDArray, spread: NDArray, max_rows: int, color: str
+) -> tuple[float, float]:
+    shown = np.linspace(0, len(observed) - 1, min(max_rows, len(observed))).round().astype(int)
+    limits = _limits(observed[shown], predicted[shown])
+    reference(ax, list(limits), list(limits))
+    half = float(ndtri(0.975)) * spread[shown]
+    ax.hlines(
+        observed[shown], predicted[shown] - half, predicted[shown] + half, color=color, lw=0.6, alpha=0.25
+    )
+    ax.scatter(predicted[shown], observed[shown], s=12, color=color, alpha=0.8, lw=0, zorder=3)
+    return limits
+
+
+def _hexagons(
+    ax: Axes, observed: NDArray, predicted: NDArray, spread: NDArray, color: str
+) -> tuple[float, float]:
+    limits = _limits(*(np.quantile(v, [0.0005, 0.9995]) for v in (observed, predicted)))
+    ax.hexbin(
+        predicted,
+        observed,
+        gridsize=48,
+        extent=(*limits, *limits),
+        bins="log",
+        mincnt=1,
+        cmap=shades(color),
+        lw=0.1,
+    )
+    reference(ax, list(limits), list(limits))
+    # The interval of a typical row at each prediction: twenty equally full bins.
+    order = np.argsort(predicted)
+    bins = [part for part in np.array_split(order, 20) if len(part)]
+    centre = np.array([np.median(predicted[part]) for part in bins])
+    half = float(ndtri(0.975)) * np.array([np.median(spread[part]) for part in bins])
+    for side in (-1, 1):
+        ax.plot(centre, centre + side * half, color=ORANGE, lw=1.5, ls=(0, (4, 2)), gid="reference")
+    return limits
+
+
+def _limits(*values: NDArray) -> tuple[float, float]:
+    ends = np.concatenate(values)
+    pad = 0.04 * float(np.ptp(ends)) or 1.0
+    return float(ends.min()) - pad, float(ends.max()) + pad
+
+
+def zscores(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> NDArray[np.float64]:
+    """Sorted (y − mean)/std."""
+    target, centre, spread = (np.asarray(v, dtype=np.float64).ravel() for v in (y, mean, std))
+    if not (len(target) == len(centre) == len(spread) > 0):
+        raise ValueError(
+            f"y, mean and std must have one length above 0, got {len(target)}, {len(centre)}, {len(spread)}"
+        )
+    if not (spread > 0).all():
+        raise ValueError(f"std must be positive, got a minimum of {spread.min()}")
+    return np.sort((target - centre) / spread)
+
+
+# -- classes -----------------------------------------------------------------------------------------------
+
+
+def reliability_plot(
+    codes: ArrayLike, probabilities: ArrayLike, ax: Axes | None = None, *, label: str | None = None
+) -> Axes:
+    """How often the most probable class is the true one, against its probability, in equally full bins.
+
+    ``codes`` [n]: the columns of ``probabilities`` [n, C] that came true. Whiskers are 95 % intervals of a
+    share (Wilson's), the grey bars a histogram. On the diagonal is honest; below it, overconfident.
+    """
+    ax = new_axes(ax, (3.9, 4.0), "Calibration of probabilities")
+    p = np.asarray(probabilities, dtype=np.float64)
+    top = p.max(1)
+    hit = p.argmax(1) == np.asarray(codes)
+    rows, edges = np.histogram(top, CALIBRATION_BINS, (0, 1))
+    ax.bar(edges[:-1], rows / len(top), np.diff(edges), align="edge", color="#e4e4e4", lw=0, zorder=0)
+    bins = np.array_split(np.argsort(top, kind="stable"), int(np.clip(len(top) // 15, 1, 10)))
+    x, share = (np.array([v[part].mean() for part in bins]) for v in (top, hit))
+    low, high = _wilson(share, np.array([len(part) for part in bins]))
+    reference(ax, [0, 1], [0, 1])
+    color = next_color(ax)
+    ax.vlines(x, low, high, color=color, lw=1, alpha=0.5)
+    ax.plot(x, share, color=color, lw=1.6, marker="o", ms=4.5, label=label, clip_on=False)
+    ax.set(xlim=(0, 1), ylim=(0, 1), ylabel="how often it is true")
+    ax.set_xlabel("probability of the likeliest class\n(grey: share of the rows)")
+    ax.set_aspect("equal")
+    return legend_if(ax, label)
+
+
+def _wilson(share: NDArray, rows: NDArray) -> tuple[NDArray, NDArray]:
+    """Wilson's interval of a share: (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)."""
+    z = float(ndtri(0.975))
+    centre, half = share + z**2 / (2 * rows), z * np.sqrt(share * (1 - share) / rows + (z / (2 * rows)) ** 2)
+    scale = 1 + z**2 / rows
+    return (centre - half) / scale, (centre + half) / scale
+
+
+def confusion_plot(
+    codes: ArrayLike, predicted: ArrayLike, classes: ArrayLike, ax: Axes | None = None
+) -> Axes:
+    """True classes against the likeliest ones; shades are shares of a true class, numbers count rows."""
+    names = [label_of(str(name), 14) for name in np.asarray(classes).tolist()]
+    size = len(names)
+    side = float(np.clip(1.6 + 0.55 * size, 3.4, 9.0))
+    ax = new_axes(ax, (side + 0.4, side), "True and predicted classes")
+    counts = np.zeros((size, size))
+    np.add.at(counts, (np.asarray(codes), np.asarray(predicted)), 1)
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    ax.imshow(shares, cmap=shades(BLUE), vmin=0, vmax=1.35)
+    if size <= 12:
+        for (i, j), count in np.ndenumerate(counts):
+            if count:
+                ink = "white" if shares[i, j] > 0.45 else INK
+                ax.text(j, i, f"{int(count):,}", ha="center", va="center", color=ink, fontsize=8)
+    tilt = size > 4 and max(map(len, names)) > 5
+    step = max(1, size // 20)
+    turned: dict[str, Any] = {"rotation": 45, "ha": "right"} if tilt else {}
+    ax.set_xticks(range(0, size, step), names[::step], **turned)
+    ax.set_yticks(range(0, size, step), names[::step])
+    ax.set(xlabel="predicted", ylabel="true")
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    ax.tick_params(length=0)
+    return ax

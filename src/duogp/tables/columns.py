@@ -1,0 +1,262 @@
+"""How one column of a table becomes numbers, learned once and the same ever after.
+
+| column | becomes |
+|---|---|
+| number, boolean, duration | itself; a gap becomes the median, and an indicator says that it was one |
+| category | one indicator per level; rare levels share one; a gap is a level of its own |
+| date, timestamp | days since 1970, and sine and cosine of each cycle it goes through at least once |
+| time of day | sine and cosine |
+
+An indicator of gaps exists where the training rows had gaps. A level that no training row had counts as a
+rare one; where there were no rare levels its indicators are all zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duogp.tables.arrow import arrow
+from duogp.tables.values import days, example, kind_of, numbers, parse_moments, texts
+
+Floats = NDArray[np.float64]
+
+#: Cycles of a date and their length in days.
+CYCLES = {"time of day": 1.0, "day of week": 7.0, "time of year": 365.2425}
+#: What a kind is called in messages.
+WORDS = {
+    "number": "numbers",
+    "boolean": "true and false",
+    "category": "text",
+    "moment": "dates",
+    "clock": "times of day",
+    "nothing": "no values",
+}
+
+
+class Column:
+    """One column: its name in the table, the features it becomes, and the encoding."""
+
+    kind: ClassVar[str]
+    name: str
+
+    @property
+    def features(self) -> list[str]:
+        """Names of the encoded columns."""
+        raise NotImplementedError
+
+    def encode(self, values: Any) -> Floats:
+        """An arrow column as ``[n, len(features)]``, finite."""
+        raise NotImplementedError
+
+    def gaps(self, values: Any) -> NDArray[np.bool_]:
+        """Where there is no value."""
+        raise NotImplementedError
+
+    def csv_type(self) -> Any:
+        """The arrow type as which a CSV file's cells are read."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, **self.__dict__}
+
+    def _refuse(self, values: Any, was: str) -> TypeError:
+        now = WORDS.get(kind_of(values.type), str(values.type))
+        return TypeError(
+            f"column {self.name!r} held {was} when the model was fitted, now it holds {now} "
+            f"(such as {example(values)}): convert it first"
+        )
+
+
+@dataclass(frozen=True)
+class Number(Column):
+    """A number, or a duration in seconds. ``value``: it varied; ``indicator``: it had gaps."""
+
+    kind: ClassVar[str] = "number"
+    name: str
+    fill: float  # the median
+    value: bool = True
+    indicator: bool = False
+
+    @property
+    def features(self) -> list[str]:
+        return self.value * [self.name] + self.indicator * [f"{self.name} (missing)"]
+
+    def numbers(self, values: Any) -> Floats:
+        if kind_of(values.type) not in ("number", "boolean", "nothing"):
+            raise self._refuse(values, WORDS[self.kind])
+        return numbers(values)
+
+    def gaps(self, values: Any) -> NDArray[np.bool_]:
+        return np.isnan(self.numbers(values))
+
+    def encode(self, values: Any) -> Floats:
+        return self.encode_numbers(self.numbers(values))
+
+    def encode_numbers(self, x: Floats) -> Floats:
+        gaps = np.isnan(x)
+        parts = self.value * [np.where(gaps, self.fill, x)] + self.indicator * [gaps.astype(np.float64)]
+        return np.stack(parts, 1)
+
+    def csv_type(self) -> Any:
+        return arrow().float64()
+
+
+@dataclass(frozen=True)
+class Boolean(Number):
+    """True is 1, false is 0."""
+
+    kind: ClassVar[str] = "boolean"
+
+    def numbers(self, values: Any) -> Floats:
+        x = super().numbers(values)
+        if not np.isin(x[~np.isnan(x)], (0, 1)).all():
+            raise self._refuse(values, WORDS[self.kind])
+        return x
+
+    def csv_type(self) -> Any:
+        return arrow().bool_()
+
+
+@dataclass(frozen=True)
+class Category(Column):
+    """Text of a few levels. ``other``: some levels were rare; ``indicator``: there were gaps."""
+
+    kind: ClassVar[str] = "category"
+    name: str
+    levels: tuple[str, ...]
+    other: bool = False
+    indicator: bool = False
+    numeric: bool = False  # the levels were written as numbers
+
+    @property
+    def features(self) -> list[str]:
+        names = [f"{self.name}={level}" for level in self.levels]
+        return names + self.other * [f"{self.name} (other)"] + self.indicator * [f"{self.name} (missing)"]
+
+    def texts(self, values: Any) -> Any:
+        allowed = ("category", "nothing") + (("number", "boolean") if self.numeric else ())
+        if kind_of(values.type) not in allowed:
+            raise self._refuse(values, "categories" if self.numeric else WORDS["category"])
+        return texts(values)
+
+    def gaps(self, values: Any) -> NDArray[np.bool_]:
+        return self.texts(values).is_null().to_numpy()
+
+    def codes(self, values: Any) -> NDArray[np.intp]:
+        """The number of each row's level; that of levels for one that is not among them."""
+        pa = arrow()
+        known = pa.array(self.levels, pa.large_string())
+        found = arrow("compute").index_in(self.texts(values), value_set=known)
+        return found.fill_null(len(self.levels)).to_numpy().astype(np.intp)
+
+    def encode(self, values: Any) -> Floats:
+        codes = self.codes(values)
+        if self.indicator:
+            codes = np.where(self.gaps(values), len(self.levels) + 1, codes)
+        return self.encode_codes(codes)
+
+    def encode_codes(self, codes: NDArray[np.intp]) -> Floats:
+        """Indicators of level numbers; after the levels: one for what is not among them, one for gaps."""
+        table = np.eye(len(self.levels) + 2)
+        kept = [*range(len(self.levels)), *self.other * [-2], *self.indicator * [-1]]
+        return table[codes][:, kept]
+
+    def csv_type(self) -> Any:
+        return arrow().string()
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {"levels": list(self.levels)}
+
+
+@dataclass(frozen=True)
+class Moment(Column):
+    """A date, a timestamp or a time of day; ``zone``: the clock it is read on. Gaps: the circles' centres."""
+
+    kind: ClassVar[str] = "moment"
+    name: str
+    fill: float  # the median, in days since 1970
+    value: bool = True
+    cycles: tuple[str, ...] = ()
+    indicator: bool = False
+    zone: str | None = None
+    clock: bool = False  # a time of day without a date
+
+    @property
+    def features(self) -> list[str]:
+        circles = [f"{self.name} ({cycle}, {side})" for cycle in self.cycles for side in ("sine", "cosine")]
+        return self.value * [self.name] + circles + self.indicator * [f"{self.name} (missing)"]
+
+    def days(self, values: Any) -> Floats:
+        was = WORDS["clock" if self.clock else "moment"]
+        kind = kind_of(values.type)
+        if kind == "category":
+            try:
+                values = parse_moments(values, self.zone, self.clock)
+            except arrow().ArrowException:
+                raise self._refuse(values, was) from None
+        elif kind == "nothing":
+            return np.full(len(values), np.nan)
+        elif kind != ("clock" if self.clock else "moment"):
+            raise self._refuse(values, was)
+        zone = getattr(values.type, "tz", None)
+        if (zone is None) != (self.zone is None) and not self.clock:
+            was, now = ("a", "none") if zone is None else ("no", "one")
+            raise TypeError(
+                f"column {self.name!r} had {was} time zone when the model was fitted, now it has {now}: "
+                "convert it first"
+            )
+        return days(values, self.zone)
+
+    def gaps(self, values: Any) -> NDArray[np.bool_]:
+        return np.isnan(self.days(values))
+
+    def encode(self, values: Any) -> Floats:
+        return self.encode_days(self.days(values))
+
+    def encode_days(self, x: Floats) -> Floats:
+        gaps = np.isnan(x)
+        x = np.where(gaps, self.fill, x)
+        parts = self.value * [x]
+        for cycle in self.cycles:
+            angle = 2 * np.pi * phase(x, cycle)
+            parts += [np.where(gaps, 0.0, np.sin(angle)), np.where(gaps, 0.0, np.cos(angle))]
+        return np.stack(parts + self.indicator * [gaps.astype(np.float64)], 1)
+
+    def csv_type(self) -> Any:
+        return arrow().string()  # parsed here: dates with and without a time may mix
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {"cycles": list(self.cycles)}
+
+
+def phase(x: Floats, cycle: str) -> Floats:
+    """How far days since 1970 are through a cycle, in [0, 1). A weekday is a whole step."""
+    if cycle == "time of day":
+        return x - np.floor(x)
+    if cycle == "day of week":
+        return np.mod(np.floor(x) + 3, 7) / 7  # 1970 began on a Thursday; Monday is 0
+    day = np.floor(x).astype(np.int64).astype("datetime64[D]")
+    year = day.astype("datetime64[Y]")
+    start, end = year.astype("datetime64[D]"), (year + 1).astype("datetime64[D]")
+    gone = (day - start).astype(np.float64) + (x - np.floor(x))
+    return gone / (end - start).astype(np.float64)
+
+
+KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (Number, Boolean, Category, Moment)}
+
+
+def column_from_dict(state: dict[str, Any]) -> Column:
+    """The inverse of `Column.to_dict`."""
+    state = dict(state)
+    kind = state.pop("kind", None)
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind of column {kind!r}; this duogp knows {', '.join(KINDS)}")
+    lists = {name: tuple(value) for name, value in state.items() if isinstance(value, list)}
+    try:
+        return KINDS[kind](**state | lists)
+    except TypeError as error:
+        raise ValueError(f"the {kind} column {state.get('name')!r} is damaged: {error}") from None

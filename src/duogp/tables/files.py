@@ -1,0 +1,292 @@
+"""Tables in files. The ending says what a file is: CSV, TSV, Parquet, Arrow and Feather; CSV also gzipped."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from duogp.tables.arrow import arrow, first_line
+from duogp.tables.frames import listed, repeated
+
+FORMATS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+}
+COMPRESSED = (".gz", ".bz2", ".zst")
+ENDINGS = ".csv, .tsv (also with .gz), .parquet, .arrow or .feather"
+#: Cells that mean "no value", beside those that pyarrow knows ("", "NA", "NaN", "null", …).
+MORE_MISSING = ("?", "None", "none", ".")
+#: Rows that are read, predicted and written at once.
+CHUNK_ROWS = 65_536
+
+
+def format_of(path: str | Path) -> str:
+    """ "csv", "tsv", "parquet" or "arrow", by the ending."""
+    endings = [part.lower() for part in Path(path).suffixes]
+    if endings and endings[-1] in COMPRESSED:
+        endings.pop()
+        if not endings or FORMATS.get(endings[-1]) not in ("csv", "tsv"):
+            raise ValueError(f"{str(path)!r}: only CSV and TSV may be compressed as a whole ({ENDINGS})")
+    if not endings or endings[-1] not in FORMATS:
+        raise ValueError(f"{str(path)!r}: the ending does not say what the file is; use {ENDINGS}")
+    return FORMATS[endings[-1]]
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+def read_table(path: str | Path, *, text: Iterable[str] = ()) -> Any:
+    """A whole file as an arrow table. ``text``: columns of a CSV to be left as text ("007" stays "007")."""
+    kind = _readable(path)
+    pa = arrow()
+    with _errors_of(path):
+        if kind == "parquet":
+            return arrow("parquet").read_table(str(path), partitioning=None)
+        if kind == "arrow":
+            with _arrow_reader(path) as reader:
+                return reader.read_all()
+        options = _csv_options(path, kind, {name: pa.string() for name in text})
+        table = arrow("csv").read_csv(str(path), **options)
+        _ = table.column_names  # decoded here, where a wrong encoding is named
+        return table
+
+
+def column_names_of(path: str | Path) -> list[str]:
+    """The names in a file's head."""
+    kind = _readable(path)
+    with _errors_of(path):
+        if kind == "parquet":
+            return list(arrow("parquet").read_schema(str(path)).names)
+        if kind == "arrow":
+            with _arrow_reader(path) as reader:
+                return list(reader.schema.names)
+        with arrow("csv").open_csv(str(path), **_csv_options(path, kind)) as reader:
+            return list(reader.schema.names)
+
+
+def column_types_of(path: str | Path, names: Sequence[str]) -> dict[str, Any]:
+    """Arrow types of some columns, for which a CSV is read to its end."""
+    kind = _readable(path)
+    there = column_names_of(path)
+    names = [name for name in names if name in there]
+    with _errors_of(path):
+        if kind in ("parquet", "arrow"):
+            return {}
+        options = _csv_options(path, kind)
+        options["convert_options"].include_columns = names
+        schema = arrow("csv").read_csv(str(path), **options).schema if names else []
+        return {field.name: field.type for field in schema}
+
+
+def read_chunks(
+    path: str | Path,
+    types: Mapping[str, Any],
+    *,
+    keep: Sequence[str] = (),
+    rows: int = CHUNK_ROWS,
+) -> Iterator[Any]:
+    """Some columns of a file, a few rows at a time.
+
+    ``types``: the columns wanted and the arrow type that each has in a CSV (a streamed file cannot be looked
+    at as a whole to find out). Columns of ``keep`` beyond those are handed through as they are; in a CSV,
+    as text. Columns that the file lacks are left to the caller to miss.
+    """
+    kind = _readable(path)
+    names = column_names_of(path)
+    wanted = [name for name in dict.fromkeys([*types, *keep]) if name in names]
+    if twice := repeated(name for name in names if name in wanted):
+        raise ValueError(f"{str(path)!r}: two columns have the same name: {listed(twice)}")
+    with _errors_of(path, names):
+        for batch in _batches(path, kind, wanted, types, rows):
+            table = arrow().Table.from_batches([batch])
+            for start in range(0, table.num_rows, rows):
+                yield table.slice(start, rows)
+
+
+def _batches(
+    path: str | Path, kind: str, wanted: list[str], types: Mapping[str, Any], rows: int
+) -> Iterator[Any]:
+    if kind == "parquet":
+        with arrow("parquet").ParquetFile(str(path)) as file:
+            yield from file.iter_batches(batch_size=rows, columns=wanted)
+    elif kind == "arrow":
+        with _arrow_reader(path) as reader:
+            for i in range(reader.num_record_batches) if hasattr(reader, "num_record_batches") else [None]:
+                for batch in [reader.get_batch(i)] if i is not None else reader:
+                    yield batch.select(wanted)
+    else:
+        text = arrow().string()
+        options = _csv_options(path, kind, {name: types.get(name, text) for name in wanted})
+        options["convert_options"].include_columns = wanted
+        with arrow("csv").open_csv(str(path), **options) as reader:
+            yield from reader
+
+
+def _readable(path: str | Path) -> str:
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {str(path)!r}")
+    if path.is_dir():
+        raise IsADirectoryError(f"{str(path)!r} is a folder, expected a table ({ENDINGS})")
+    kind = format_of(path)
+    if path.stat().st_size == 0:
+        raise ValueError(f"{str(path)!r} is empty")
+    return kind
+
+
+def _csv_options(path: str | Path, kind: str, types: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    formats = arrow("csv")
+    missing = [*formats.ConvertOptions().null_values, *MORE_MISSING]
+    return {
+        "read_options": formats.ReadOptions(block_size=8 * 2**20),
+        "parse_options": formats.ParseOptions(delimiter=_delimiter(path, kind), newlines_in_values=True),
+        "convert_options": formats.ConvertOptions(
+            column_types=types or {}, null_values=missing, strings_can_be_null=True
+        ),
+    }
+
+
+def _delimiter(path: str | Path, kind: str) -> str:
+    """A tab in TSV; in CSV a comma, unless the head has none and has semicolons or tabs."""
+    if kind == "tsv":
+        return "\t"
+    with arrow().input_stream(str(path), compression="detect") as stream:
+        head = stream.read(2**16).split(b"\n", 1)[0]
+    return next((mark for mark in (",", ";", "\t") if mark.encode() in head), ",")
+
+
+@contextmanager
+def _arrow_reader(path: str | Path) -> Iterator[Any]:
+    """Of the file format (Feather's second version is that) or, failing it, the stream format."""
+    pa = arrow()
+    with pa.memory_map(str(path)) as source:
+        try:
+            reader = pa.ipc.open_file(source)
+        except pa.ArrowInvalid:
+            source.seek(0)
+            reader = pa.ipc.open_stream(source)
+        with reader:
+            yield reader
+
+
+@contextmanager
+def _errors_of(path: str | Path, names: Sequence[str] = ()) -> Iterator[None]:
+    """Complaints of pyarrow with the file's name before them."""
+    pa = arrow()
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise ValueError(f"{str(path)!r} is not UTF-8 text: save it with that encoding") from None
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, FileNotFoundError | IsADirectoryError | PermissionError):
+            raise
+        raise ValueError(f"{str(path)!r} cannot be read: {_in_words(first_line(error), names)}") from None
+
+
+def _in_words(message: str, names: Sequence[str]) -> str:
+    """ "In CSV column #2: CSV conversion error to double: invalid value 'x'" with the name of the column."""
+    found = re.match(r"In CSV column #(\d+):(?: Row #(\d+):)? CSV conversion error to (\S+): (.*)", message)
+    if not found or int(found[1]) >= len(names):
+        return message
+    wanted = {"double": "a number", "bool": "true or false"}.get(found[3], found[3])
+    place = f" in line {int(found[2])}" if found[2] else ""
+    return f"column {names[int(found[1])]!r} holds an {found[4]}{place}, expected {wanted}"
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+def write_table(table: Any, path: str | Path | None) -> None:
+    """A table as a file of the format its ending names; None: CSV on standard output."""
+    with table_writer(path) as write:
+        write(table)
+
+
+@contextmanager
+def table_writer(path: str | Path | None) -> Iterator[Callable[[Any], None]]:
+    """A function that appends tables of one schema to a file, which appears under its name when complete."""
+    if path is None:
+        writer = _Csv(sys.stdout.buffer, ",")
+        yield writer.write
+        sys.stdout.buffer.flush()
+        return
+    path = Path(path)
+    kind = format_of(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{str(path)!r} is a folder, expected the name of a file ({ENDINGS})")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into")
+    part = path.with_name(f".{path.name}.part{path.suffix}")  # the ending says how to compress
+    try:
+        with _sink(part, kind) as sink:
+            yield sink.write
+            if sink.opened is None:
+                raise ValueError(f"there are no rows to write to {str(path)!r}")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _sink(path: Path, kind: str) -> Iterator[Any]:
+    pa = arrow()
+    compression = "detect" if kind in ("csv", "tsv") else None
+    with pa.output_stream(str(path), compression=compression) as stream:
+        if kind in ("csv", "tsv"):
+            sink: Any = _Csv(stream, "\t" if kind == "tsv" else ",")
+        else:
+            sink = _Binary(stream, kind)
+        yield sink
+        sink.close()
+
+
+class _Csv:
+    """Rows by pyarrow; the head by the csv module, which quotes only where it must."""
+
+    def __init__(self, stream: Any, delimiter: str) -> None:
+        self.stream, self.delimiter = stream, delimiter
+        self.opened: Any = None
+
+    def write(self, table: Any) -> None:
+        pa = arrow()
+        if self.opened is None:
+            head = io.StringIO()
+            csv.writer(head, delimiter=self.delimiter, lineterminator="\n").writerow(table.column_names)
+            self.stream.write(head.getvalue().encode())
+            self.opened = table.schema
+        options = arrow("csv").WriteOptions(include_header=False, delimiter=self.delimiter)
+        rows = pa.BufferOutputStream()
+        arrow("csv").write_csv(table, rows, options)
+        self.stream.write(rows.getvalue().to_pybytes())
+
+    def close(self) -> None: ...
+
+
+class _Binary:
+    def __init__(self, stream: Any, kind: str) -> None:
+        self.stream, self.kind = stream, kind
+        self.opened: Any = None
+
+    def write(self, table: Any) -> None:
+        if self.opened is None:
+            if self.kind == "parquet":
+                self.opened = arrow("parquet").ParquetWriter(self.stream, table.schema)
+            else:
+                self.opened = arrow("ipc").new_file(self.stream, table.schema)
+        self.opened.write_table(table.cast(self.opened.schema) if self.kind == "parquet" else table)
+
+    def close(self) -> None:
+        if self.opened is not None:
+            self.opened.close()

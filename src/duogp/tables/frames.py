@@ -1,0 +1,67 @@
+"""Frames of other libraries as arrow tables, recognised by what they can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from duogp.tables.arrow import arrow, first_line
+
+
+def as_arrow(data: Any) -> Any:
+    """A pyarrow table from a pyarrow table or batch, a pandas or polars frame, or a dictionary of columns."""
+    pa = arrow()
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas; by position, as labels may repeat
+        names = [str(label) for label in data.columns]
+        return _table([(name, _from_pandas(data.iloc[:, j], name)) for j, name in enumerate(names)])
+    if hasattr(data, "collect") and not hasattr(data, "get_columns"):  # a lazy polars frame
+        data = data.collect()
+    if hasattr(data, "get_columns") and hasattr(data, "to_arrow"):  # polars
+        return data.to_arrow()
+    if isinstance(data, Mapping):
+        return _table([(str(name), _array(values, str(name))) for name, values in data.items()])
+    raise TypeError(
+        f"expected a table (pyarrow, pandas, polars or a dictionary of columns), got {type(data).__name__}"
+    )
+
+
+def _table(columns: list[tuple[str, Any]]) -> Any:
+    lengths = {len(values) for _, values in columns}
+    if len(lengths) > 1:
+        raise ValueError(f"columns of one table must have one length, got lengths {sorted(lengths)}")
+    return arrow().Table.from_arrays([values for _, values in columns], [name for name, _ in columns])
+
+
+def _from_pandas(series: Any, name: str) -> Any:
+    return _array(series, name, from_pandas=True)
+
+
+def _array(values: Any, name: str, **options: Any) -> Any:
+    pa = arrow()
+    try:
+        array = pa.array(values, **options)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            f"column {name!r} cannot be read as one type of values ({first_line(error)}): "
+            "make it all numbers, all text or all dates"
+        ) from None
+    return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """Names that occur more than once, in order."""
+    seen: dict[str, int] = {}
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+    return [name for name, count in seen.items() if count > 1]
+
+
+def listed(names: Iterable[str], most: int = 6) -> str:
+    """Names for a message: quoted, and only the first few."""
+    names = list(names)
+    shown = ", ".join(repr(name) for name in names[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

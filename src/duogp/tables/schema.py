@@ -1,0 +1,229 @@
+"""What a table is to a model: its columns as numbers, the same for every table with the same columns."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duogp.tables.columns import Column, column_from_dict
+from duogp.tables.frames import as_arrow, listed, repeated
+from duogp.tables.learning import MAX_LEVELS, Unusable, learn_column
+from duogp.tables.target import Target
+
+FORMAT, VERSION = "duogp table", 1
+MISSING = ("impute", "refuse")
+
+
+class Encoded(NamedTuple):
+    matrix: NDArray[np.float64]  # [n, d], finite
+    names: list[str]  # of its columns
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns and how each becomes numbers. Extra columns of a table are ignored, their order is free."""
+
+    columns: tuple[Column, ...]
+    target: Target | None = None
+    weights: str | None = None  # the column of row weights
+    missing: str = "impute"  # or "refuse"
+    dropped: Mapping[str, str] = field(default_factory=dict)  # columns that are not used, and why
+
+    @classmethod
+    def learn(
+        cls,
+        table: Any,
+        target: str | None = None,
+        *,
+        drop: Iterable[str] = (),
+        weights: str | None = None,
+        missing: str = "impute",
+        category: Iterable[str] = (),
+        classify: bool = False,
+        max_levels: int = MAX_LEVELS,
+    ) -> Schema:
+        """From the training rows: a pyarrow, pandas or polars table.
+
+        ``category``: numbers that are names (codes of places, say); ``classify``: a target of whole numbers
+        names classes; ``missing="refuse"``: gaps are an error, now and in every table to come.
+        """
+        if missing not in MISSING:
+            raise ValueError(f"missing must be 'impute' or 'refuse', got {missing!r}")
+        table = as_arrow(table)
+        drop, category = list(drop), list(category)
+        if twice := repeated(name for name in table.column_names if name.strip()):
+            raise ValueError(f"two columns have the same name: {listed(twice)}; names must be different")
+        for what, names in {
+            "target": [] if target is None else [target],
+            "weights": [] if weights is None else [weights],
+            "drop": drop,
+            "category": category,
+        }.items():
+            require_columns(names, table.column_names, what)
+        if target is not None and target in (weights, *drop):
+            raise ValueError(f"the target {target!r} cannot also be dropped or be the weights")
+        if table.num_rows < 2:
+            raise ValueError(f"the table has {table.num_rows} rows; at least 2 are needed")
+        goal = None if target is None else Target.learn(target, table.column(target), classify)
+        reasons = dict.fromkeys(drop, "as asked")
+        columns: list[Column] = []
+        for index, name in enumerate(table.column_names):
+            if name in (target, weights) or name in reasons:
+                continue
+            try:
+                values = table.column(index)  # by its place: there may be several without a name
+                columns.append(learn_column(name, values, max_levels=max_levels, category=name in category))
+            except Unusable as reason:
+                reasons[name] = str(reason)
+        if not columns:
+            why = "; ".join(f"{name!r}: {reason}" for name, reason in list(reasons.items())[:4])
+            raise ValueError("there is no column to predict from" + (f" ({why})" if why else ""))
+        schema = cls(tuple(columns), goal, weights, missing, reasons)
+        if missing == "refuse":
+            schema._require_complete(table)
+        return schema
+
+    # -- encoding --------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> list[str]:
+        """Of the encoded columns; all different."""
+        names = [name for column in self.columns for name in column.features]
+        for i, name in enumerate(names):
+            copies = names[:i].count(name)
+            if copies:  # a column "a=b" beside a level "b" of a
+                names[i] = f"{name} ({copies + 1})"
+        return names
+
+    @property
+    def sources(self) -> list[str]:
+        """The column of the table behind each encoded one."""
+        return [column.name for column in self.columns for _ in column.features]
+
+    def encode(self, table: Any) -> Encoded:
+        """The rows of a table with the same columns as numbers."""
+        table = as_arrow(table)
+        found = {column.name: self._column(table, column.name) for column in self.columns}
+        if self.missing == "refuse":
+            self._require_complete(table)
+        parts = [column.encode(found[column.name]) for column in self.columns]
+        return Encoded(np.ascontiguousarray(np.concatenate(parts, 1)), self.names)
+
+    def gaps(self, table: Any) -> dict[str, int]:
+        """How many values each column lacks, where it lacks some."""
+        table = as_arrow(table)
+        counts = {c.name: int(c.gaps(self._column(table, c.name)).sum()) for c in self.columns}
+        return {name: count for name, count in counts.items() if count}
+
+    def targets(self, table: Any) -> tuple[NDArray, NDArray[np.bool_]]:
+        """Targets of the rows, and which rows have one."""
+        if self.target is None:
+            raise ValueError("this schema was learned without a target")
+        values = self._column(as_arrow(table), self.target.name)
+        there = ~self.target.gaps(values)
+        if self.missing == "refuse" and not there.all():
+            raise ValueError(
+                f"{int((~there).sum())} of {len(there)} rows have no target ({self.target.name!r}): leave "
+                "them out, or allow missing values (--missing impute)"
+            )
+        return self.target.values(values), there
+
+    def row_weights(self, table: Any) -> NDArray[np.float64] | None:
+        """Weights of the rows, finite and not negative; None where the schema has none."""
+        if self.weights is None:
+            return None
+        from duogp.tables.values import kind_of, numbers
+
+        values = self._column(as_arrow(table), self.weights)
+        if kind_of(values.type) not in ("number", "boolean"):
+            raise TypeError(f"the weights {self.weights!r} must be numbers, they are {values.type}")
+        weights = numbers(values)
+        bad = ~(weights >= 0)
+        if bad.any():
+            raise ValueError(
+                f"the weights {self.weights!r} must be numbers from 0: {int(bad.sum())} of {len(bad)} are "
+                f"not, the first in row {int(np.argmax(bad))}"
+            )
+        return weights
+
+    def csv_types(self, *, target: bool = False) -> dict[str, Any]:
+        """The columns needed and the types to read them as from a CSV file."""
+        types = {column.name: column.csv_type() for column in self.columns}
+        if target and self.target is not None:
+            types[self.target.name] = self.target.csv_type()
+        return types
+
+    def _column(self, table: Any, name: str) -> Any:
+        at = [i for i, other in enumerate(table.column_names) if other == name]
+        if len(at) > 1:
+            raise ValueError(f"two columns have the same name: {name!r}")
+        if not at:
+            needed = [c.name for c in self.columns]
+            if self.target is not None and name == self.target.name:
+                needed = [name]
+            require_columns(needed, table.column_names, "the model")
+        return table.column(at[0])
+
+    def _require_complete(self, table: Any) -> None:
+        if gaps := self.gaps(table):
+            counts = ", ".join(f"{name!r} ({count})" for name, count in list(gaps.items())[:8])
+            more = f" and {len(gaps) - 8} more" if len(gaps) > 8 else ""
+            raise ValueError(
+                f"values are missing in {counts}{more} of {table.num_rows} rows: fill them, drop the "
+                "columns, or fit with missing='impute' (--missing impute)"
+            )
+
+    # -- as plain data ---------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "missing": self.missing,
+            "target": None
+            if self.target is None
+            else {"name": self.target.name, "labels": self.target.labels},
+            "weights": self.weights,
+            "columns": [column.to_dict() for column in self.columns],
+            "dropped": dict(self.dropped),
+        }
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> Schema:
+        """The inverse of `to_dict`: it encodes every table to the same numbers."""
+        if not isinstance(state, Mapping) or state.get("format") != FORMAT:
+            raise ValueError("this is not the description of a table by duogp")
+        if not isinstance(state.get("version"), int) or state["version"] > VERSION:
+            raise ValueError(
+                f"the description of the table has version {state.get('version')!r}, this duogp reads up to "
+                f"{VERSION}: update duogp"
+            )
+        try:
+            target = None if state["target"] is None else Target(**state["target"])
+            columns = tuple(column_from_dict(column) for column in state["columns"])
+            return cls(columns, target, state["weights"], state["missing"], dict(state["dropped"]))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"the description of the table is damaged: {error!r}") from None
+
+
+def require_columns(wanted: Iterable[str], there: Iterable[str], what: str) -> None:
+    """An error that names the columns a table lacks, with the nearest that it has."""
+    there = list(there)
+    lacking = [name for name in wanted if name not in there]
+    if not lacking:
+        return
+    folded = {name.casefold().strip(): name for name in there}
+    hints = []
+    for name in lacking[:3]:
+        near = difflib.get_close_matches(name.casefold().strip(), folded, 1, 0.75)
+        if near:
+            hints.append(repr(folded[near[0]]))
+    hint = f"; did you mean {', '.join(hints)}?" if hints else f"; it has {listed(there, 8) or 'none'}"
+    noun = "column" if len(lacking) == 1 else f"{len(lacking)} columns"
+    raise ValueError(f"the table lacks the {noun} {listed(lacking)} ({what}){hint}")
