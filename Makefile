@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export DUOGP_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo test search lint format bench clean
+.PHONY: setup demo test search fuzz lint format bench clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,10 @@ test: setup
 # The property tests once more, with examples that no run has drawn before.
 search: setup
 	HYPOTHESIS_PROFILE=search $(BIN)/python -m pytest -n 2 --dist worksteal -q -k "identity_24 or exceeds_the_evidence or any_ or shapes or wasserstein"
+
+# Ten times the generated tables of `make test`, all new, and scikit-learn's checks at the default settings.
+fuzz: setup
+	HYPOTHESIS_PROFILE=search DUOGP_FUZZ_TABLES=2000 DUOGP_SLOW_TESTS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/test_fuzz.py tests/test_estimators_checks.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -3,11 +3,13 @@
 from duogp import bases, kernels, likelihoods, metrics, objectives
 from duogp._version import __version__
 from duogp.errors import DataWarning, DuoGPWarning, NumericalWarning
+from duogp.estimators import GPClassifier, GPRegressor
 from duogp.fitting import fit, fit_replicates
 from duogp.gp import GP
 from duogp.methods import METHODS, Method
 from duogp.online import OnlineGP
 from duogp.prediction import ClassPrediction, Prediction
+from duogp.saving import load, save
 from duogp.settings import Settings
 from duogp.training import History
 
@@ -17,6 +19,8 @@ __all__ = [
     "ClassPrediction",
     "DataWarning",
     "DuoGPWarning",
+    "GPClassifier",
+    "GPRegressor",
     "History",
     "Method",
     "NumericalWarning",
@@ -29,6 +33,8 @@ __all__ = [
     "fit_replicates",
     "kernels",
     "likelihoods",
+    "load",
     "metrics",
     "objectives",
+    "save",
 ]

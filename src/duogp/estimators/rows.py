@@ -1,0 +1,153 @@
+"""The rows of a fit: tables of any kind read, repeated rows counted once with their weight.
+
+A row that comes three times and a row of weight three are the same thing to every objective of this library,
+but not to the choice of inducing points, to minibatches or to a validation split. Repeated rows are therefore
+joined before anything else looks at them: weights then mean exactly what scikit-learn says they mean, copies
+of a row cannot stand on both sides of a validation split, and the fit is quicker.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import DataConversionWarning
+from sklearn.utils.validation import validate_data
+
+from duogp.data.validation import UnsupportedDtypeError, as_matrix, as_row_vector
+
+#: Squares of larger numbers leave no room for a variance in the user's units.
+LARGEST_TARGET = 1e100
+#: Farther out, in deviations of a column, a row is as good as here: distances between rows keep their digits.
+#: Without scaling the data may lie anywhere, and only squares must stay finite.
+FARTHEST, FARTHEST_UNSCALED = 1e6, 1e60
+
+
+class Rows(NamedTuple):
+    X: NDArray
+    y: NDArray  # targets or labels
+    weight: NDArray[np.float64] | None
+    noise: NDArray[np.float64] | None
+
+    def take(self, index: NDArray[np.intp]) -> Rows:
+        return Rows(*(None if part is None else part[index] for part in self))  # type: ignore[arg-type]
+
+
+def read_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1) -> NDArray:
+    """X as a finite matrix; the estimator learns, or checks, the number and the names of its columns."""
+    _refuse_categories(X)
+    try:
+        matrix = as_matrix(X, "X", min_rows=min_rows)
+    except UnsupportedDtypeError as error:
+        if "argument must be" in str(error):  # an object that is neither text nor number
+            raise
+        raise UnsupportedDtypeError(f"{error}; {ENCODERS}") from error
+    validate_data(estimator, X, reset=reset, skip_check_array=True)
+    return matrix
+
+
+ENCODERS = (
+    "sklearn.preprocessing.OneHotEncoder or OrdinalEncoder in front of this estimator makes numbers of text, "
+    "categories and dates, and so does the command line (duogp fit)"
+)
+
+
+def _refuse_categories(X: Any) -> None:
+    """Categories whose names happen to be numbers are still no quantities."""
+    dtypes = getattr(X, "dtypes", None)
+    if dtypes is None or not hasattr(X, "columns"):
+        return
+    for name, dtype in zip(X.columns, dtypes, strict=False):
+        if str(dtype).lower().startswith(("category", "categorical", "enum")):
+            raise UnsupportedDtypeError(f"X, column {name!r} holds categories, not numbers; {ENCODERS}")
+
+
+def read_weights(sample_weight: Any, n: int) -> NDArray[np.float64] | None:
+    if sample_weight is None:
+        return None
+    weight = as_row_vector(sample_weight, n, "sample_weight", allow_zero=True)
+    if not weight.any():
+        raise ValueError("sample_weight must not be zero for every row")
+    return weight
+
+
+def require_moderate(y: NDArray, name: str = "y") -> NDArray:
+    """Targets whose variance is a floating-point number."""
+    largest = float(np.abs(y).max(initial=0.0))
+    if largest > LARGEST_TARGET:
+        raise ValueError(
+            f"{name} holds numbers as large as {largest:.3g}, whose squares are no floats: use other units"
+        )
+    return y
+
+
+def within_reach(X: NDArray, gp: Any) -> NDArray:
+    """New rows, those beyond all data moved to where distances are still numbers."""
+    X = X.astype(np.float64)
+    used, scaler = gp.columns, gp.x_scaler
+    with np.errstate(over="ignore"):
+        reach = (FARTHEST if gp.settings.standardize else FARTHEST_UNSCALED) * scaler.scale
+        X[:, used] = np.clip(X[:, used], scaler.shift - reach, scaler.shift + reach)
+    return X
+
+
+def require_finite(gp: Any, rows: Rows, most: int = 100) -> None:
+    """An error, and no model, where numbers went out of range in training."""
+    prediction = gp.predict(rows.X[:most])
+    values = prediction.std if gp.classes is None else prediction.probabilities
+    if not np.isfinite(values).all():
+        hint = "" if gp.settings.standardize else "; standardize=True brings columns of any scale to one"
+        raise ValueError(f"the fitted model has no finite predictions: numbers went out of range{hint}")
+
+
+def join_repeated(rows: Rows) -> Rows:
+    """Rows of no weight left out, equal rows joined and their weights added.
+
+    What comes out is sorted, unless there was nothing to join and every weight is one: it is what came in.
+    """
+    X, y, weight, noise = rows
+    if weight is not None and not weight.all():
+        rows = rows.take(np.flatnonzero(weight))
+        X, y, weight, noise = rows
+    keys = [*X.T, *_codes(y).reshape(len(X), -1).T] + ([] if noise is None else [noise])
+    order = _repeats(keys)
+    if order is None and (weight is None or (weight == 1).all()):
+        return rows._replace(weight=None)
+    if order is None:
+        order = np.lexsort(keys[::-1])
+    ordered = [key[order] for key in keys]
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = np.any([key[1:] != key[:-1] for key in ordered], axis=0)
+    total = np.bincount(new.cumsum() - 1, None if weight is None else weight[order]).astype(np.float64)
+    joined = rows.take(order[new])
+    return joined._replace(weight=None if (total == 1).all() else total)
+
+
+def _repeats(keys: list[NDArray]) -> NDArray[np.intp] | None:
+    """The order in which equal rows are neighbours; None where no two rows are equal.
+
+    Most tables have none, and a digest of the bits of each row says so without sorting by every column.
+    """
+    digest = np.zeros(len(keys[0]), dtype=np.uint64)
+    for key in keys:
+        bits = (key.astype(np.float64) + 0.0).view(np.uint64)  # −0 and 0 are one number
+        digest = (digest ^ (bits >> np.uint64(29)) ^ bits) * np.uint64(0x9E3779B97F4A7C15)
+        digest ^= digest >> np.uint64(32)
+    if len(np.unique(digest)) == len(digest):
+        return None
+    return np.lexsort(keys[::-1])
+
+
+def _codes(y: NDArray) -> NDArray:
+    """Targets as they are, labels by number."""
+    return y if y.dtype.kind == "f" else np.unique(y, return_inverse=True)[1].astype(np.float64)
+
+
+def warn_of_column(y: Any) -> None:
+    """Scikit-learn's warning where labels come as a column."""
+    shape = getattr(y, "shape", ())
+    if len(shape) == 2:
+        message = "A column-vector y was passed when a 1d array was expected: its column is used"
+        warnings.warn(message, DataConversionWarning, stacklevel=5)
