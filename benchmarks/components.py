@@ -390,8 +390,8 @@ def figure_bkrr(store: Store, quick: bool, folder: Path) -> None:
 
 # -- two dimensions: where the points go (Figure 1) ----------------------------------------------------------
 
-#: SGP has both together. With few α against β the sets separate as the paper says (free S: α are nearer to the
-#: boundary than the rows are, β spread evenly); with 16 and 16 they do not, α stay as far from it as the rows.
+#: SGP has both together. With few α against β the sets separate as the paper says (free S: α are nearer to
+#: the boundary than the rows are, β spread evenly); with 16 and 16 α stay about as far from it as the rows.
 BANANA_ALPHA, BANANA_BETA = 8, 32
 BANANA_SEEDS = 3
 BANANA_TRAINING: dict[str, Any] = {"steps": 3000, "learning_rate": 1e-2, "schedule": "cosine"}
