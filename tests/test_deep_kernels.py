@@ -18,7 +18,7 @@ from duogp.nets import MLP, SpectralLinear
 from duogp.parameters import batched
 from duogp.training.backends import network_weights
 
-DEEP = [name for name in METHODS if METHODS[name].has_network and METHODS[name].basis != "deep"]
+DEEP = [name for name in METHODS if METHODS[name].has_network and not METHODS[name].is_baseline]
 SHALLOW = {
     "svgp-dkl": "svgp",
     "svgp-dcdkl": "dcsvgp",

@@ -289,3 +289,29 @@ def test_any_table_gives_finite_predictions(data, method, num_inducing, dtype, i
     assert_sound(gp, X)
     assert np.isfinite(gp.log_density(X, y)).all()
     assert np.isfinite(gp.sample(X, 2, seed=0)).all()
+
+
+def test_huge_values_with_weights_have_a_scale():
+    X = np.array([[1.3], [6.4], [-1.3]]) * 1e306
+    p = duogp.fit(X, [1.0, 2, 3], "sgpr", sample_weight=[1, 2, 1], steps=2).predict(X)
+    assert np.isfinite(p.mean).all() and np.isfinite(p.std).all()
+
+
+def test_subnormal_rows_without_scaling_can_be_told_apart():
+    X = np.array([0, 1, 2, 3, 1, 2.0])[:, None] * 5e-324
+    with warnings.catch_warnings():  # of repeated points, and of all the jitter that they need
+        warnings.simplefilter("ignore", duogp.DuoGPWarning)
+        gp = duogp.fit(X, np.arange(6.0), "sgpr", steps=2, standardize=False, num_inducing=6)
+    assert np.isfinite(gp.predict(X).mean).all()
+
+
+def test_rows_whose_distance_overflows_are_answered_by_the_prior():
+    X, y = table()
+    p = duogp.fit(1e-31 * X, y, "svgp", **QUICK).predict([[1e300, -1e300]])
+    assert np.isfinite(p.mean).all() and p.explained < 1e-6
+
+
+def test_a_model_in_the_space_of_features_can_be_printed():
+    X, y = table()
+    gp = duogp.fit(X, y, "svgp-dkl", inducing_space="feature", widths=[4, 2], **QUICK)
+    assert "inducing=8" in repr(gp)

@@ -105,11 +105,18 @@ def _scaler(
 
 
 def _weighted(A: NDArray, weights: NDArray) -> Scaler:
-    """Mean and standard deviation with weights; whole numbers weigh like repeated rows."""
-    shift = np.average(A, axis=0, weights=weights)
-    variance = (weights[:, None] * (A - shift) ** 2).sum(0) / max(weights.sum() - 1, 1e-12 * weights.sum())
-    scale = np.sqrt(variance)
-    return Scaler(shift, np.where(np.isfinite(scale) & (scale > 0), scale, 1.0))
+    """Mean and standard deviation with weights; whole numbers weigh like repeated rows.
+
+    Of values that are scaled already, so that their squares neither overflow nor vanish.
+    """
+    plain = Scaler.standard(A)
+    z = plain.transform(A.astype(np.float64))
+    shift = np.average(z, axis=0, weights=weights)
+    variance = (weights[:, None] * (z - shift) ** 2).sum(0) / max(weights.sum() - 1, 1e-12 * weights.sum())
+    with np.errstate(over="ignore"):
+        scale = np.minimum(plain.scale * np.sqrt(variance), np.finfo(np.float64).max)
+    centre = plain.shift + plain.scale * shift
+    return Scaler(centre, np.where(scale > 0, scale, 1.0))
 
 
 class Workshop:
@@ -283,18 +290,20 @@ class Workshop:
 
 
 def _share_rows(num: int, more: int, n: int) -> tuple[int, int]:
-    """Sizes of two blocks of different rows: as asked, or in proportion where there are too few rows."""
-    if num + more <= n:
-        return num, more
-    first = min(max(round(n * num / (num + more)), 1), n - 1)
-    return first, n - first
+    """Sizes of two blocks of different rows: as asked; where those are too many, the larger gives way."""
+    if num + more > n and num <= n // 2:
+        return num, n - num
+    if num + more > n:
+        more = min(more, n // 2)
+        return n - more, more
+    return num, more
 
 
 def _spread(x: Tensor, weights: NDArray | None) -> Tensor:
     """Standard deviation of every column: 1 for standardised inputs, and for constant columns."""
     rows = x.cpu().numpy()
     scaler = Scaler.standard(rows) if weights is None else _weighted(rows, weights)
-    return torch.as_tensor(scaler.scale)
+    return torch.as_tensor(scaler.scale.clip(1e-140, 1e140))  # lengthscales are divided by, and squared
 
 
 def _scaled_rows(table: Table, rows: Tensor, r: int) -> Tensor:

@@ -1,7 +1,8 @@
 """``method="auto"``: which method suits a table, found out by trying it.
 
 Small tables are answered by rule, because a race on a few validation rows is decided by luck: q(u) in closed
-form where the noise is Gaussian, natural gradients otherwise. Larger ones are raced, in a given time:
+form where the noise is Gaussian, natural gradients otherwise. Larger ones are raced, in a given number of
+steps, or, where those take too long, in a given time (then no two runs need be alike):
 
     start     a coupled GP in closed form; its kernel is learned on a sample of the rows
     race      every candidate trains from there for a moment; the validation rows say who is ahead
@@ -44,16 +45,17 @@ NATURAL: dict[str, Any] = {"steps": 100, "learning_rate": 0.05, "natural_rate": 
 SECONDS_PER_THOUSAND, MOST_SECONDS = 5.0, 50.0
 #: Inducing points of a race by device.
 POINTS = {"cpu": 300, "cuda": 600}
-#: Rows whose collapsed bound chooses the first kernel, steps on it, and most validation rows.
-START_ROWS, START_STEPS, VALIDATION_ROWS = 4000, 60, 5000
-#: Shares of the time.
-START_SHARE, RACE_SHARE = 0.2, 0.3
-#: Of Adam in the race and at the finish.
-RATE = 0.03
-#: Steps between looks at the validation rows, looks without improvement before the finish ends, steps in all.
-LOOK_EVERY, PATIENCE, MOST_STEPS = 40, 25, 20_000
+#: Rows whose collapsed bound chooses the first kernel, and most validation rows.
+START_ROWS, VALIDATION_ROWS = 2000, 5000
+#: Steps of the three parts, the second for each candidate, and most of the time that the first two may take.
+START_STEPS, RACE_STEPS, FINISH_STEPS = 60, 100, 3000
+START_SHARE, RACE_SHARE = 0.2, 0.35
+#: Of Adam on the collapsed bound, and on minibatches.
+START_RATE, RATE = 0.1, 0.03
+#: Steps between looks at the validation rows, and looks without improvement before the finish ends.
+LOOK_EVERY, PATIENCE = 40, 25
 
-GAUSSIAN = ("ppgpr-chol", "dcppgpr", "odppgpr", "dcsvgp", "odsvgp")
+GAUSSIAN = ("ppgpr-chol", "dcppgpr", "odppgpr", "dcsvgp")
 OTHERS = ("coupled-nat", "orthnat", "dcsvgp-nat")
 WORDS = {
     "svgp": "the closed form",
@@ -148,10 +150,10 @@ def race(case: Case, given: Mapping[str, Any], callbacks: Sequence[Callback] = (
         if is_gaussian(settings) and settings.num_latents is None:
             start = _closed_form_start(shop, START_SHARE * seconds)
             racers.append(start)
-        each = max((RACE_SHARE * seconds) / len(field), 0.0)
+        each = RACE_SHARE * seconds / len(field)
         for method in field:
             model = _at_start(shop, method, settings, start)
-            running = _plan(shop, plan.training, min(each, end - time.perf_counter()), "constant", settings)
+            running = _plan(shop, plan.training, RACE_STEPS, each, "constant", settings)
             (history,) = train(model, shop.problem(model), running, validation)
             racers.append(Racer(method, model, history))
         ranked = sorted(racers, key=lambda racer: racer.nll)
@@ -162,7 +164,8 @@ def race(case: Case, given: Mapping[str, Any], callbacks: Sequence[Callback] = (
         if winner is start:
             settle(winner.model, shop.closed_form(winner.model, with_validation=case.validation_rows is None))
         elif left > 0:
-            finishing = _plan(shop, plan.training, left, settings.schedule or "cosine", settings)
+            steps = None if settings.epochs is not None else settings.steps or FINISH_STEPS
+            finishing = _plan(shop, plan.training, steps, left, settings.schedule or "cosine", settings)
             problem = shop.problem(winner.model)
             (winner.history,) = train(winner.model, problem, finishing, validation, callbacks)
             if not winner.nll <= raced:  # nothing was gained
@@ -185,6 +188,10 @@ def _settings(given: Mapping[str, Any], n: int) -> Settings:
         if len(as_list(getattr(settings, name))) > 1:
             raise ValueError(f"method='auto' takes one {name}; lists are for methods by name")
     own: dict[str, Any] = {"extra_init": settings.extra_init or "random"}
+    if (
+        "dtype" not in given
+    ):  # minibatches forgive rounding; factorisations are checked, and undone if they fail
+        own["dtype"] = "float32"
     if settings.num_inducing is None:
         own["num_inducing"] = min(POINTS[settings.torch_device.type], n)
     if settings.validation_fraction is None or settings.validation_fraction * n < 1:
@@ -198,7 +205,7 @@ def _closed_form_start(shop: Workshop, seconds: float) -> Racer:
     shop.betas = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     model = shop.model(method)
     cosine = make_schedule("cosine")
-    plan = Plan(START_STEPS, learning_rate=0.1, schedule=cosine, check_every=10, seconds=seconds)
+    plan = Plan(START_STEPS, START_RATE, schedule=cosine, check_every=10, seconds=seconds)
     (history,) = train(model, shop.closed_form(model, sample=START_ROWS), plan)
     settle(model, shop.closed_form(model))
     validation = shop.validation()
@@ -220,11 +227,14 @@ def _at_start(shop: Workshop, method: Method, settings: Settings, start: Racer |
     return model
 
 
-def _plan(shop: Workshop, base: Plan, seconds: float, schedule: Any, settings: Settings) -> Plan:
+def _plan(
+    shop: Workshop, base: Plan, steps: int | None, seconds: float, schedule: Any, settings: Settings
+) -> Plan:
     per_epoch = max(1, -(-shop.n // settings.batch_size))
     return replace(
         base,
-        epochs=settings.epochs or -(-MOST_STEPS // per_epoch),
+        epochs=settings.epochs or 1,
+        steps=steps,
         learning_rate=settings.learning_rate or RATE,
         schedule=make_schedule(schedule),
         evaluate_every=settings.evaluate_every or -(-LOOK_EVERY // per_epoch),
@@ -243,10 +253,3 @@ def _reasons(ranked: list[Racer], scores: list[float], seconds: float) -> list[s
         f"validation NLL in scaled units when it was decided: {board}",
         f"all of it within {seconds:.0f} s",
     ]
-
-
-def fit_auto(X: Any, y: Any, *, time_budget: float | None = None, **given: Any) -> tuple[GP, list[str]]:
-    from duogp.fitting import fit
-
-    gp = fit(X, y, "auto", **given, **({} if time_budget is None else {"time_budget": time_budget}))
-    return gp, gp.history.notes

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ from duogp.training.history import History
 
 #: Kernel columns held at once during prediction, in bytes.
 CHUNK_BYTES = 256 * 2**20
+#: Farther out, in scaled units, rows are asked about the edge instead: their squares stay finite.
+FARTHEST = 1e100
 #: Rows up to which `sample` factorises the joint covariance; beyond it draws functions (pathwise).
 JOINT_ROWS = 2000
 
@@ -75,7 +77,7 @@ class GP:
                 if self.classes is None
                 else {"classes": len(self.classes)}
             ),
-            "inducing": len(self.inducing_points),
+            "inducing": cast(Tensor, self.model.basis.inducing).shape[-2],
             "solver": self.history.solver,
         }
         return f"GP({', '.join(f'{name}={value!r}' for name, value in parts.items())})"
@@ -332,7 +334,9 @@ class GP:
             raise ValueError(
                 f"X has {array.shape[1]} columns, but the model was fitted on {len(self.columns)}"
             )
-        scaled = self.x_scaler.transform(array[:, self.columns].astype(np.float64))
+        with np.errstate(over="ignore"):
+            scaled = self.x_scaler.transform(array[:, self.columns].astype(np.float64))
+        scaled = np.clip(scaled, -FARTHEST, FARTHEST)
         return torch.as_tensor(scaled, dtype=torch.float64, device=self.model.beta1.device)
 
     def _require_noise(self, noise: Any, what: str) -> None:

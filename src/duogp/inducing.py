@@ -179,6 +179,7 @@ def _separate(z: Tensor, x: Tensor, generator: torch.Generator | None) -> Tensor
     step = torch.where(high > low, torch.maximum(PERTURBATION * spread, 4 * eps * largest), 0.0)
     if not bool((step > 0).any()):  # one distinct row: nothing tells the scale but the values themselves
         step = torch.where(largest > 0, PERTURBATION * largest, PERTURBATION)
+        step = step.clamp_min(torch.finfo(x.dtype).tiny)
     out = z.clone()
     repeated = torch.ones(z.shape[0], dtype=torch.bool, device=z.device)
     repeated[distinct] = False

@@ -27,6 +27,7 @@ from duogp.training.history import History
 CHUNK_BYTES = 256 * 2**20
 #: Farther out, in standard deviations, a network is asked about the edge instead: numbers stay finite.
 FARTHEST = 1e6
+FARTHEST_UNSCALED = 1e30
 
 
 class NeuralPredictor:
@@ -189,4 +190,8 @@ class NeuralPredictor:
 
 
 def scaled_inputs(X: NDArray, scaler: Scaler) -> NDArray[np.float64]:
-    return np.clip(scaler.transform(X.astype(np.float64)), -FARTHEST, FARTHEST)
+    """Standardised inputs stop where networks lose their numbers; those in units of their own much later."""
+    unscaled = bool((scaler.scale == 1).all() and (scaler.shift == 0).all())
+    limit = FARTHEST_UNSCALED if unscaled else FARTHEST
+    with np.errstate(over="ignore"):
+        return np.clip(scaler.transform(X.astype(np.float64)), -limit, limit)

@@ -71,8 +71,16 @@ def gp_from_state(
     return _LOADERS[kind](part, tensors, device=device, objects=objects)
 
 
+def _is_estimator(model: Any) -> bool:
+    from duogp.estimators.base import BaseGP
+
+    return isinstance(model, BaseGP)
+
+
 def save(model: Any, folder: str | os.PathLike[str]) -> Path:
-    """Save what `duogp.fit` returned as a folder; `duogp.load` brings it back."""
+    """Save a fitted model or estimator as a folder; `duogp.load` brings it back."""
+    if _is_estimator(model):
+        return Path(model.save(folder))
     part, tensors = gp_state(model)
     return write_folder(folder, part, tensors)
 

@@ -206,9 +206,7 @@ def _train(
             history.stopped_early = best.stopped[r]
             if plan.restore_best:
                 last = history.records[-1].epoch if history.records else 0
-                history.notes.append(
-                    f"kept epoch {best.epoch[r]} of {last}, the best on the validation rows"
-                )
+                history.notes.append(f"kept epoch {best.epoch[r]} of {last}, the best on the validation rows")
     if out_of_time:
         for history in histories:
             history.notes.append(f"stopped after {step} of {total_steps} steps: the time was up")
