@@ -441,3 +441,18 @@ def test_a_failed_validation_counts_as_infinite_even_after_other_failures():
         model.numerics.failed.fill_(before)
         assert torch.isinf(loop.mean_nll(model, batch)).all()
         assert bool(model.numerics.failed) is before  # a look, not a verdict on training
+
+
+def test_small_steps_take_one_thread_and_give_the_others_back():
+    X = np.random.default_rng(0).normal(size=(3000, 2))
+    settings = {"batch_size": 3000, "solver": "stochastic", "inducing_init": "random", "epochs": 1}
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        for points in (5, 130):
+            look = [lambda _: seen.append(torch.get_num_threads())]
+            duogp.fit(X, X[:, 0], "svgp", num_inducing=points, callbacks=look, **settings)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 2]

@@ -39,7 +39,9 @@ SMALL = 2000
 #: Inducing points and steps of a small table: measured to be as good as 200 of each on smooth functions.
 SMALL_POINTS = 100
 CLOSED_FORM: dict[str, Any] = {"steps": 60, "learning_rate": 0.1}
-NATURAL: dict[str, Any] = {"steps": 100, "learning_rate": 0.05, "natural_rate": 0.2}
+NATURAL: dict[str, Any] = {"steps": 80, "learning_rate": 0.05, "natural_rate": 0.2}
+#: With this many rows times latent functions (classes), points and steps are fewer: two seconds are the aim.
+MUCH, FEWER_POINTS, FEWER_STEPS = 1000, 64, 50
 
 #: Seconds of a race unless told otherwise: so many for a thousand rows, and at most.
 SECONDS_PER_THOUSAND, MOST_SECONDS = 5.0, 55.0
@@ -78,8 +80,8 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(n: int, given: Mapping[str, Any]) -> Choice | None:
-    """What to do with n rows without a race; None where there should be one."""
+def choose(n: int, given: Mapping[str, Any], latents: int = 1) -> Choice | None:
+    """What to do with n rows without a race; None where there should be one. ``latents``: their functions."""
     solver = given.get("solver", "auto")
     if n > SMALL and solver != "closed-form":
         return None
@@ -97,6 +99,8 @@ def choose(n: int, given: Mapping[str, Any]) -> Choice | None:
     if gaussian:
         return Choice("svgp", own, f"svgp: {n} rows are few")
     own |= {} if timed or solver == "stochastic" else NATURAL
+    if latents > 1 and n * latents > MUCH:
+        own |= {"num_inducing": FEWER_POINTS} | ({"steps": FEWER_STEPS} if "steps" in own else {})
     return Choice("svgp", own, f"svgp: {n} rows are few, and this likelihood has no closed form")
 
 

@@ -121,7 +121,8 @@ def fit(
         gp.column_names = names
         return gp
     if auto:
-        choice = choose(len(rows), settings)
+        labels = len(encode(target, "y")[1]) if kind == "classes" else 2
+        choice = choose(len(rows), settings, labels if labels > 2 else 1)
         if choice is None:
             case = Case.of(
                 matrix,

@@ -19,6 +19,7 @@ from duogp.training.history import History, Record
 from duogp.training.problems import ClosedForm, Problem
 from duogp.training.progress import Progress
 from duogp.training.schedules import Schedule, constant, ramp
+from duogp.training.threads import modest_threads
 from duogp.training.validation import BestState, mean_nll
 
 
@@ -66,7 +67,8 @@ def train(
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")  # TF32 in φ makes variances negative (MATH §11 C3)
     try:
-        return _train(model, problem, plan, validation, callbacks)
+        with modest_threads(model, problem.rows_at_once):
+            return _train(model, problem, plan, validation, callbacks)
     finally:
         torch.set_float32_matmul_precision(precision)
 

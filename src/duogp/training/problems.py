@@ -18,6 +18,7 @@ class Problem(ABC):
 
     model: Model
     steps_per_epoch: int
+    rows_at_once: int  # of a replicate
 
     def start_epoch(self) -> None:
         """Prepare the row order of the next epoch."""
@@ -36,7 +37,7 @@ class Problem(ABC):
 class Stochastic(Problem):
     def __init__(self, model: Model, table: Table, batches: Minibatches) -> None:
         self.model, self.table, self.batches = model, table, batches
-        self.steps_per_epoch = batches.steps
+        self.steps_per_epoch, self.rows_at_once = batches.steps, batches.batch_size
         self.rows = torch.zeros(
             batches.rows.shape[0], batches.batch_size, dtype=torch.long, device=batches.rows.device
         )
@@ -62,6 +63,7 @@ class ClosedForm(Problem):
 
     def __init__(self, model: Model, table: Table, rows: Tensor, chunk: int) -> None:
         self.model = model
+        self.rows_at_once = min(chunk, rows.shape[1])
         self.objective = CollapsedObjective(model, chunks(table, rows, chunk))
 
     def backward(self) -> Tensor:
@@ -78,6 +80,7 @@ class Evidence(ClosedForm):
     def __init__(self, model: Model, table: Table, rows: Tensor) -> None:
         assert isinstance(model.basis, Exact)
         self.model, self.basis = model, model.basis
+        self.rows_at_once = rows.shape[1]
         self.batch = table.gather(rows)
 
     def backward(self) -> Tensor:

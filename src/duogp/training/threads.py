@@ -1,0 +1,32 @@
+"""How many CPU threads a training step is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from duogp.model import Model
+
+#: Multiplications of a step's largest product up to which one thread does it alone. Threads wait for each
+#: other at every operation, actively: where another process holds one of their cores, a step of small
+#: operations takes up to thirty times as long (measured), and on a free machine a second thread gains no more
+#: than a fifth at this size.
+ONE_THREAD = 40_000_000
+
+
+@contextmanager
+def modest_threads(model: Model, rows: int) -> Iterator[None]:
+    """One thread for small steps on a CPU; what was set before comes back."""
+    before, q = torch.get_num_threads(), model.basis.q
+    functions = max(1, q.mean.numel() // max(q.mean.shape[-1], 1))  # of all replicates
+    small = rows * q.size**2 * functions <= ONE_THREAD and model.beta1.device.type == "cpu"
+    if not small or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
