@@ -559,3 +559,38 @@ def test_a_real_process(folder, tmp_path):
     assert out == ""
     assert "Traceback" not in error
     assert not (tmp_path / "m").exists()
+
+
+# -- what a stranger stumbled over ---------------------------------------------------------------------------
+
+
+def test_categories_that_the_model_never_saw_are_named(folder, tmp_path):
+    table = read_table(folder / "new.csv")
+    at = table.column_names.index("colour")
+    write_table(table.set_column(at, "colour", pa.array(["blue"] * table.num_rows)), tmp_path / "blue.csv")
+    for command in ("predict", "evaluate"):
+        said = fine(command, folder / "numbers", tmp_path / "blue.csv").stderr
+        assert "30 rows have a 'colour' that the model was not fitted on" in said
+        assert "not fitted on" not in fine(command, folder / "numbers", folder / "new.csv").stderr
+
+
+def test_a_model_of_the_command_line_takes_the_same_tables_in_python(folder):
+    pd = pytest.importorskip("pandas")
+    frame = pd.read_csv(folder / "new.csv")
+    model = load(folder / "numbers")
+    printed = [float(line.split(",")[0]) for line in
+               fine("predict", folder / "numbers", folder / "new.csv").stdout.splitlines()[1:]]  # fmt: skip
+    np.testing.assert_allclose(model.predict(frame), printed, rtol=1e-6)
+    np.testing.assert_allclose(model.predict(read_table(folder / "new.csv")), printed, rtol=1e-6)
+
+
+def test_a_constant_target_is_called_constant(folder, tmp_path):
+    table = read_table(folder / "train.csv").append_column("same", pa.array([7.0] * 90))
+    write_table(table, tmp_path / "same.csv")
+    said = fine("fit", tmp_path / "same.csv", "-t", "same", "-o", tmp_path / "m", *QUICK).stderr
+    assert "the same in every row" in said and "two values" not in said
+
+
+def test_conformal_intervals_say_how_to_fit_for_them(folder):
+    said = mistaken("predict", folder / "numbers", folder / "new.csv", "--interval", "0.9", "--conformal")
+    assert "--set calibration_fraction=0.2" in said

@@ -28,7 +28,7 @@ WARM_START_STEPS = 100
 #: Rows up to which "auto" prefers the closed form where there is one: a step costs about an epoch.
 CLOSED_FORM_ROWS = {"cpu": 50_000, "cuda": 500_000}
 #: Epochs of minibatches unless told otherwise: a hundred, but on small tables as many as make so many steps.
-EPOCHS, MIN_STEPS = 100, 1000
+EPOCHS, MIN_STEPS = 100, 500
 #: Step size of natural gradients, by whether the likelihood is log-concave. Where it is not, a quick q(u)
 #: settles before the kernel has moved.
 NATURAL_RATE = {True: 0.1, False: 0.02}

@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
         """Metrics of a model on a table with known targets: accuracy, density, calibration."""
         saved = open_model(model, device)
         scored = score_file(saved, data)
+        saved.tell_unseen()
         found = metrics_of(saved.gp, scored)
         if as_json:
             print_json({"model": model, "data": data, "rows": scored.rows, **found})
@@ -39,6 +40,6 @@ def _pieces(saved: SavedModel, data: str) -> Iterator[tuple[NDArray, NDArray]]:
         if there.any():
             found = True
             rows, y, _ = rows_with_target(saved.schema, table)
-            yield saved.schema.encode(rows).matrix, y
+            yield saved.encode(rows), y
     if not found:
         raise ValueError(f"no row of {data!r} has a value of {saved.target!r} to compare with")

@@ -146,7 +146,10 @@ def fit_file(
     }
     report["seconds"] = time.perf_counter() - start
     save_model(estimator, schema, report, folder)
-    if gp.classes is None and len(np.unique(y)) <= 2:
+    values = len(np.unique(y))
+    if values == 1:
+        say(f"note: {target!r} is the same in every row: there is nothing to learn", "yellow")
+    if gp.classes is None and values == 2:
         say(f"note: {target!r} has two values only; --classify would predict their probabilities", "yellow")
     return report
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import duogp
+from duogp.commands.manners import say
+from duogp.saving.kinds import TABLE
 from duogp.tables import Schema, column_names_of, read_chunks
 from duogp.tables.files import CHUNK_ROWS, column_types_of
 from duogp.tables.schema import require_columns
-
-TABLE = "table.json"
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,21 @@ class SavedModel:
     gp: Any
     schema: Schema
     report: dict[str, Any]  # what `duogp fit` said
+    unseen: dict[str, int] = field(default_factory=dict)  # rows with categories that are new, by column
+
+    def encode(self, table: Any) -> NDArray[np.float64]:
+        """Rows as the model takes them; categories that it does not know are counted."""
+        for name, count in self.schema.unseen(table).items():
+            self.unseen[name] = self.unseen.get(name, 0) + count
+        return self.schema.encode(table).matrix
+
+    def tell_unseen(self) -> None:
+        for name, count in self.unseen.items():
+            say(
+                f"note: {count:,} rows have a {name!r} that the model was not fitted on; their predictions "
+                "leave it out, and their intervals do not know it",
+                "yellow",
+            )
 
     @property
     def target(self) -> str:

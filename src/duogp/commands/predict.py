@@ -60,6 +60,8 @@ def register(app: typer.Typer) -> None:
                 out = asked.predict(table)
                 rows += out.num_rows
                 write(out)
+        if not quiet:
+            saved.tell_unseen()
         if output is None:
             return
         if as_json:
@@ -90,7 +92,7 @@ class Asked:
         """An arrow table with the columns kept and those predicted."""
         from duogp.tables.arrow import arrow
 
-        X = self.saved.schema.encode(table).matrix
+        X = self.saved.encode(table)
         columns = self._classes(X) if self.saved.is_classifier else self._numbers(X)
         if clash := [name for name in self.keep if name in columns]:
             raise ValueError(f"--keep {clash[0]}: a column of the predictions has the same name")
@@ -112,6 +114,11 @@ class Asked:
         if self.conformal:
             if self.saved.estimator is None:
                 raise ValueError("this model was saved without its estimator: it has no conformal intervals")
+            if self.saved.estimator.calibration_ is None:
+                raise ValueError(
+                    "this model was fitted without calibration rows: fit it again with "
+                    "--set calibration_fraction=0.2"
+                )
             low, high = self.saved.estimator.predict_interval(X, self.interval, kind="conformal")
             out |= {"lower": low, "upper": high}
         return out

@@ -52,7 +52,7 @@ def encode(labels: NDArray, name: str = "y") -> tuple[NDArray[np.float64], NDArr
     if classes.dtype.kind == "f" and (classes != np.round(classes)).any():
         raise ValueError(
             f"{name}: Unknown label type: continuous values ({classes[:3].tolist()}, …) are no class labels; "
-            "use a regression likelihood"
+            "use a regression likelihood (GPRegressor)"
         )
     if len(classes) > MAX_CLASSES:
         raise ValueError(f"{name} has {len(classes)} different labels; at most {MAX_CLASSES} are supported")

@@ -179,9 +179,12 @@ def _from_objects(array: NDArray, name: str, label: str | None) -> NDArray[np.fl
             out[index] = np.nan
             continue
         if isinstance(value, str | bytes | complex | np.complexfloating):
+            hint = "encode text and categories as numbers first"
+            if name.endswith("y"):
+                hint = "labels are for likelihood='classes' and GPClassifier"
             raise UnsupportedDtypeError(
                 f"{where}: found {value!r} of type {type(value).__name__} in row {index[0] if index else 0}, "
-                "expected real numbers; encode text and categories as numbers first"
+                f"expected real numbers; {hint}"
             )
         try:
             out[index] = float(value)

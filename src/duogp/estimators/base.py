@@ -247,6 +247,9 @@ class BaseGP(BaseEstimator):
     def _inputs(self, X: Any) -> NDArray:
         """New rows as the model takes them."""
         gp = self.gp_
+        schema = getattr(self, "schema_", None)
+        if schema is not None and any(hasattr(X, name) for name in ("columns", "column_names")):
+            X = schema.encode(X).matrix  # a table as the one that the command line learned from
         return within_reach(read_inputs(self, X, reset=False), gp)
 
     def _predict(self, X: Any, noise: Any = None) -> Prediction | ClassPrediction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,9 @@ from duogp.saving.gaussian import gaussian_from_state, gaussian_state
 from duogp.saving.neural import neural_from_state, neural_state
 from duogp.saving.plain import entry
 from duogp.settings import Settings
+
+#: What `duogp fit` writes beside a model: the columns of its table.
+TABLE = "table.json"
 
 
 class Loader(Protocol):
@@ -95,7 +99,8 @@ def load(
 
     ``device``: where it shall live; None: where it lived, if that is here. ``objects``: modules of yours that
     were part of the fit, by the names in the manifest, e.g. ``{"extractor": MyNet()}``; their weights come
-    from the folder. A folder that is damaged, changed or not one of ours raises `SavedModelError`.
+    from the folder. A model of the command line takes tables as the one it was fitted on (``schema_``). A
+    folder that is damaged, changed or not one of ours raises `SavedModelError`.
     """
     if device is not None:
         _ = Settings(device=str(device)).torch_device  # the user's mistake, not the folder's
@@ -103,12 +108,25 @@ def load(
         raise TypeError(f"objects must be a mapping from names to objects, got {type(objects).__name__}")
     manifest, tensors = read_folder(folder)
     try:
-        return _loader_of(manifest["kind"])(manifest, tensors, device=device, objects=objects)
+        model = _loader_of(manifest["kind"])(manifest, tensors, device=device, objects=objects)
+        if _is_estimator(model):
+            model.schema_ = _schema_beside(Path(folder))
+        return model
     except SavedModelError as error:
         raise SavedModelError(f"{folder}: {error}") from error
     except Exception as error:
         message = f"{folder}: it is not what a saved model must be ({type(error).__name__}: {error})"
         raise SavedModelError(message) from error
+
+
+def _schema_beside(folder: Path) -> Any:
+    """Of the table that `duogp fit` learned from; None where there is none that can be read."""
+    from duogp.tables import Schema
+
+    try:
+        return Schema.from_dict(json.loads((folder / TABLE).read_text(encoding="utf-8"))["schema"])
+    except (OSError, ValueError, KeyError, TypeError):  # the model is whole without it
+        return None
 
 
 def _loader_of(kind: str) -> Loader:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from duogp.tables.columns import Column, column_from_dict
+from duogp.tables.columns import Category, Column, column_from_dict
 from duogp.tables.frames import as_arrow, listed, repeated
 from duogp.tables.learning import MAX_LEVELS, Unusable, learn_column
 from duogp.tables.target import Target
@@ -113,6 +113,18 @@ class Schema:
             self._require_complete(table)
         parts = [column.encode(found[column.name]) for column in self.columns]
         return Encoded(np.ascontiguousarray(np.concatenate(parts, 1)), self.names)
+
+    def unseen(self, table: Any) -> dict[str, int]:
+        """How many rows of each column hold a category that the model was not fitted on."""
+        table = as_arrow(table)
+        counts = {}
+        for column in self.columns:
+            if isinstance(column, Category):
+                values = self._column(table, column.name)
+                new = (column.codes(values) == len(column.levels)) & ~column.gaps(values)
+                if not column.other:  # otherwise rare levels are told as little apart from new ones
+                    counts[column.name] = int(new.sum())
+        return {name: count for name, count in counts.items() if count}
 
     def gaps(self, table: Any) -> dict[str, int]:
         """How many values each column lacks, where it lacks some."""
