@@ -18,7 +18,7 @@ class Problem(ABC):
 
     model: Model
     steps_per_epoch: int
-    rows_at_once: int  # of a replicate
+    rows_at_once: int | None = None  # of a replicate, where that is known
 
     def start_epoch(self) -> None:
         """Prepare the row order of the next epoch."""

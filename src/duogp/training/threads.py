@@ -17,11 +17,13 @@ ONE_THREAD = 40_000_000
 
 
 @contextmanager
-def modest_threads(model: Model, rows: int) -> Iterator[None]:
+def modest_threads(model: Model, rows: int | None) -> Iterator[None]:
     """One thread for small steps on a CPU; what was set before comes back."""
     before, q = torch.get_num_threads(), model.basis.q
     functions = max(1, q.mean.numel() // max(q.mean.shape[-1], 1))  # of all replicates
-    small = rows * q.size**2 * functions <= ONE_THREAD and model.beta1.device.type == "cpu"
+    small = (
+        rows is not None and rows * q.size**2 * functions <= ONE_THREAD and model.beta1.device.type == "cpu"
+    )
     if not small or before == 1:
         yield
         return
