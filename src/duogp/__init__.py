@@ -1,9 +1,10 @@
 """Gaussian processes whose mean and covariance learn separately."""
 
+from typing import TYPE_CHECKING, Any
+
 from duogp import bases, kernels, likelihoods, metrics, objectives
 from duogp._version import __version__
 from duogp.errors import DataWarning, DuoGPWarning, NumericalWarning
-from duogp.estimators import GPClassifier, GPRegressor
 from duogp.fitting import fit, fit_replicates
 from duogp.gp import GP
 from duogp.methods import METHODS, Method
@@ -12,6 +13,9 @@ from duogp.prediction import ClassPrediction, Prediction
 from duogp.saving import load, save
 from duogp.settings import Settings
 from duogp.training import History
+
+if TYPE_CHECKING:
+    from duogp.estimators import GPClassifier, GPRegressor
 
 __all__ = [
     "GP",
@@ -38,3 +42,12 @@ __all__ = [
     "objectives",
     "save",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The estimators are imported when they are asked for: they need a later scikit-learn than the rest."""
+    if name in ("GPClassifier", "GPRegressor"):
+        from duogp import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
