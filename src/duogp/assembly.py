@@ -98,25 +98,10 @@ def _scaler(
     if kind == "minmax":
         scaler = Scaler.minmax(A)
     else:
-        scaler = Scaler.standard(A) if weights is None else _weighted(A, weights)
+        scaler = Scaler.standard(A) if weights is None else Scaler.weighted(A, weights)
     shift, scale = scaler.shift.copy(), scaler.scale.copy()
     shift[list(unscaled)], scale[list(unscaled)] = 0.0, 1.0
     return Scaler(shift, scale)
-
-
-def _weighted(A: NDArray, weights: NDArray) -> Scaler:
-    """Mean and standard deviation with weights; whole numbers weigh like repeated rows.
-
-    Of values that are scaled already, so that their squares neither overflow nor vanish.
-    """
-    plain = Scaler.standard(A)
-    z = plain.transform(A.astype(np.float64))
-    shift = np.average(z, axis=0, weights=weights)
-    variance = (weights[:, None] * (z - shift) ** 2).sum(0) / max(weights.sum() - 1, 1e-12 * weights.sum())
-    with np.errstate(over="ignore"):
-        scale = np.minimum(plain.scale * np.sqrt(variance), np.finfo(np.float64).max)
-    centre = plain.shift + plain.scale * shift
-    return Scaler(centre, np.where(scale > 0, scale, 1.0))
 
 
 class Workshop:
@@ -302,7 +287,7 @@ def _share_rows(num: int, more: int, n: int) -> tuple[int, int]:
 def _spread(x: Tensor, weights: NDArray | None) -> Tensor:
     """Standard deviation of every column: 1 for standardised inputs, and for constant columns."""
     rows = x.cpu().numpy()
-    scaler = Scaler.standard(rows) if weights is None else _weighted(rows, weights)
+    scaler = Scaler.standard(rows) if weights is None else Scaler.weighted(rows, weights)
     return torch.as_tensor(scaler.scale.clip(1e-140, 1e140))  # lengthscales are divided by, and squared
 
 

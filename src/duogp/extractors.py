@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from duogp.kernels import Deep, Kernel
+from duogp.kernels import Constant, Deep, Kernel
 from duogp.kernels.foreign import Foreign
 from duogp.nets import MLP
 from duogp.parameters import batched
@@ -62,7 +62,7 @@ class Extractor:
         return Deep(self.net, base, self.inputs, self.features)
 
     def _first_features(self, points: Tensor) -> Tensor:
-        probe = Deep(self.net, _Nothing(), self.inputs, -1)
+        probe = Deep(self.net, Constant(), self.inputs, -1)
         h = probe.extractor(points)
         if h.dim() != points.dim() or h.shape[:-1] != points.shape[:-1]:
             raise ValueError(
@@ -76,13 +76,3 @@ class Extractor:
         """Standard deviation of every feature over the inducing points, [R, 1, F]."""
         spread = self.points.double().std(-2)
         return torch.where(spread > 1e-6, spread, torch.ones_like(spread))
-
-
-class _Nothing(Kernel):
-    """Stands where a kernel will stand once the number of features is known."""
-
-    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def diag(self, x: Tensor) -> Tensor:
-        raise NotImplementedError

@@ -11,8 +11,8 @@ from duogp.assembly import transplant
 from duogp.auto import choose, race
 from duogp.build import target_kind
 from duogp.case import Case, with_seed
-from duogp.data.labels import codes_of, encode
-from duogp.data.targets import raw_target
+from duogp.data.labels import encode
+from duogp.data.targets import raw_target, with_validation
 from duogp.data.validation import as_matrix, as_row_vector, column_names
 from duogp.gp import GP
 from duogp.methods import METHODS, Method
@@ -90,17 +90,7 @@ def fit(
     n = len(matrix)
     held_out = None
     if validation is not None:
-        if not (isinstance(validation, tuple | list) and len(validation) == 2):
-            raise TypeError(f"validation must be a pair (X, y), got {type(validation).__name__}")
-        X_val = as_matrix(validation[0], "validation X", min_rows=1)
-        y_val = raw_target(validation[1], len(X_val), kind, "validation y")
-        if X_val.shape[1] != matrix.shape[1]:
-            raise ValueError(f"validation X has {X_val.shape[1]} columns, X has {matrix.shape[1]}")
-        if y_val.shape[1:] != target.shape[1:]:
-            raise ValueError(f"validation y has shape {y_val.shape}, y has {target.shape}")
-        if kind == "classes" and (new := codes_of(y_val, encode(target, "y")[1]) < 0).any():
-            raise ValueError(f"validation y holds the label {y_val[new].tolist()[0]!r}, which y does not")
-        matrix, target = np.concatenate([matrix, X_val]), np.concatenate([target, y_val])
+        matrix, target = with_validation(matrix, target, validation, kind)
         held_out = [np.arange(n, len(matrix))]
     pad = len(matrix) - n
     rows = np.arange(n)

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from duogp.bases import Conditional, Exact, LinearForm, Marginals, Separate, clamp_variance
+from duogp.data.columns import rows_of_the_fit
 from duogp.data.labels import as_labels, codes_of
 from duogp.data.scaling import Scaler
 from duogp.data.targets import require_support
-from duogp.data.validation import as_matrix, as_row_vector, as_target, column_names
+from duogp.data.validation import as_row_vector, as_target
 from duogp.kernels import Scale
 from duogp.likelihoods import Density, GaussianLikelihood, Likelihood
 from duogp.methods import Method
@@ -326,14 +327,7 @@ class GP:
 
     def _inputs(self, X: Any) -> Tensor:
         """Rows in scaled units on the model's device, float64."""
-        names = column_names(X)
-        if names is not None and self.column_names is not None and names != self.column_names:
-            raise ValueError(f"X: {_column_difference(names, self.column_names)}")
-        array = as_matrix(X, "X", min_rows=1)
-        if array.shape[1] != len(self.columns):
-            raise ValueError(
-                f"X has {array.shape[1]} columns, but the model was fitted on {len(self.columns)}"
-            )
+        array = rows_of_the_fit(X, self.column_names, len(self.columns))
         with np.errstate(over="ignore"):
             scaled = self.x_scaler.transform(array[:, self.columns].astype(np.float64))
         scaled = np.clip(scaled, -FARTHEST, FARTHEST)
@@ -370,19 +364,6 @@ def _count(n: Any) -> int:
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
         raise ValueError(f"n must be a positive integer, got {n!r}")
     return int(n)
-
-
-def _column_difference(given: list[str], expected: list[str]) -> str:
-    missing = [name for name in expected if name not in given]
-    strange = [name for name in given if name not in expected]
-    if not missing and not strange:
-        return f"the columns are those of the fit in another order; expected {', '.join(expected[:8])}, ..."
-    parts = [
-        f"{what} {', '.join(names[:8])}"
-        for what, names in (("missing", missing), ("unknown", strange))
-        if names
-    ]
-    return f"the columns are not those of the fit: {'; '.join(parts)}"
 
 
 def _generator(seed: int | None) -> torch.Generator:

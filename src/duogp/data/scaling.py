@@ -49,6 +49,20 @@ class Scaler:
         return cls(shift, scale + epsilon)
 
     @classmethod
+    def weighted(cls, A: NDArray, weights: NDArray) -> Scaler:
+        """As `standard` with weights for the rows; whole numbers weigh like repeated rows.
+
+        Of values that are scaled already, so that their squares neither overflow nor vanish.
+        """
+        plain = cls.standard(A)
+        z, total = plain.transform(A.astype(np.float64)), weights.sum()
+        centre = np.average(z, axis=0, weights=weights)
+        variance = (weights[:, None] * (z - centre) ** 2).sum(0) / max(total - 1, 1e-12 * total)
+        with np.errstate(over="ignore"):
+            scale = np.minimum(plain.scale * np.sqrt(variance), np.finfo(np.float64).max)
+        return cls(plain.shift + plain.scale * centre, np.where(scale > 0, scale, 1.0))
+
+    @classmethod
     def minmax(cls, A: NDArray) -> Scaler:
         """To [−1, 1]."""
         columns = _columns(A)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duogp.data.labels import as_labels, encode
-from duogp.data.validation import as_target
+from duogp.data.labels import as_labels, codes_of, encode
+from duogp.data.validation import as_matrix, as_target
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +29,21 @@ class Target:
 def raw_target(y: Any, n: int, kind: str, name: str = "y") -> NDArray:
     """y as an array, checked for length and for gaps."""
     return as_labels(y, n, name) if kind == "classes" else as_target(y, n, name)
+
+
+def with_validation(X: NDArray, y: NDArray, validation: Any, kind: str) -> tuple[NDArray, NDArray]:
+    """Training rows and behind them those of a pair (X, y) for validation, which must be of the same kind."""
+    if not (isinstance(validation, tuple | list) and len(validation) == 2):
+        raise TypeError(f"validation must be a pair (X, y), got {type(validation).__name__}")
+    X_val = as_matrix(validation[0], "validation X", min_rows=1)
+    y_val = raw_target(validation[1], len(X_val), kind, "validation y")
+    if X_val.shape[1] != X.shape[1]:
+        raise ValueError(f"validation X has {X_val.shape[1]} columns, X has {X.shape[1]}")
+    if y_val.shape[1:] != y.shape[1:]:
+        raise ValueError(f"validation y has shape {y_val.shape}, y has {y.shape}")
+    if kind == "classes" and (new := codes_of(y_val, encode(y, "y")[1]) < 0).any():
+        raise ValueError(f"validation y holds the label {y_val[new].tolist()[0]!r}, which y does not")
+    return np.concatenate([X, X_val]), np.concatenate([y, y_val])
 
 
 def read_target(y: Any, n: int, kind: str, name: str = "y") -> Target:

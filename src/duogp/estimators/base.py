@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -40,7 +41,7 @@ class VarianceParts(NamedTuple):
         return self.within_data + self.distributional + self.noise
 
 
-class BaseGP(BaseEstimator):
+class BaseGP(BaseEstimator, ABC):
     """See `GPRegressor` and `GPClassifier`. Nothing is checked before `fit` (scikit-learn's rule)."""
 
     #: the likelihood that stands behind ``likelihood=None``
@@ -169,14 +170,14 @@ class BaseGP(BaseEstimator):
 
     # -- what the two estimators do differently --------------------------------------------------------------
 
-    def _check_likelihood(self, kind: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _check_likelihood(self, kind: str) -> None: ...
 
-    def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
-        raise NotImplementedError
+    @abstractmethod
+    def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray: ...
 
-    def _calibrate(self, X: NDArray, y: NDArray, noise: Any) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _calibrate(self, X: NDArray, y: NDArray, noise: Any) -> None: ...
 
     # -- streams ---------------------------------------------------------------------------------------------
 

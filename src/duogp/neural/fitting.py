@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from duogp.data.columns import informative_columns
 from duogp.data.scaling import Scaler
-from duogp.data.targets import Target, raw_target, read_target
+from duogp.data.targets import Target, raw_target, read_target, with_validation
 from duogp.data.validation import as_matrix, as_row_vector, column_names
 from duogp.errors import DataWarning
 from duogp.neural.heads import GaussianHead, Head, SoftmaxHead
@@ -68,15 +68,7 @@ def read(X: Any, y: Any, validation: Any, sample_weight: Any, settings: NeuralSe
     values = raw_target(y, len(matrix), kind)
     n = len(matrix)
     if validation is not None:
-        if not (isinstance(validation, tuple | list) and len(validation) == 2):
-            raise TypeError(f"validation must be a pair (X, y), got {type(validation).__name__}")
-        X_val = as_matrix(validation[0], "validation X", min_rows=1)
-        y_val = raw_target(validation[1], len(X_val), kind, "validation y")
-        if X_val.shape[1] != matrix.shape[1]:
-            raise ValueError(f"validation X has {X_val.shape[1]} columns, X has {matrix.shape[1]}")
-        if y_val.shape[1:] != values.shape[1:]:
-            raise ValueError(f"validation y has shape {y_val.shape}, y has {values.shape}")
-        matrix, values = np.concatenate([matrix, X_val]), np.concatenate([values, y_val])
+        matrix, values = with_validation(matrix, values, validation, kind)
     weight, rows = None, np.arange(n)
     if sample_weight is not None:
         weight = as_row_vector(sample_weight, n, "sample_weight", allow_zero=True)
@@ -180,14 +172,7 @@ def make_scaler(A: NDArray, data: Data, standardize: bool) -> Scaler:
     """To mean 0 and standard deviation 1 under the weights; whole numbers weigh like repeated rows."""
     if not standardize:
         return Scaler.identity(A.shape[1])
-    plain = Scaler.standard(A)
-    if data.weight is None:
-        return plain
-    w, scaled = data.weight[data.train], plain.transform(A.astype(np.float64))
-    shift = np.average(scaled, axis=0, weights=w)
-    variance = (w[:, None] * (scaled - shift) ** 2).sum(0) / max(w.sum() - 1, 1e-12 * w.sum())
-    scale = np.where(variance > 0, np.sqrt(variance), 1.0)
-    return Scaler(plain.shift + plain.scale * shift, plain.scale * scale)
+    return Scaler.standard(A) if data.weight is None else Scaler.weighted(A, data.weight[data.train])
 
 
 @torch.no_grad()

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from duogp.data.columns import rows_of_the_fit
 from duogp.data.labels import as_labels, codes_of
 from duogp.data.scaling import Scaler
-from duogp.data.validation import as_matrix, as_target, column_names
-from duogp.gp import _column_difference
+from duogp.data.validation import as_target
 from duogp.neural import mixture
 from duogp.neural.heads import GaussianHead
 from duogp.neural.networks import Committee
@@ -173,14 +173,7 @@ class NeuralPredictor:
 
     def _inputs(self, X: Any) -> Tensor:
         """Rows in scaled units, in the precision and on the device of the networks."""
-        names = column_names(X)
-        if names is not None and self.column_names is not None and names != self.column_names:
-            raise ValueError(f"X: {_column_difference(names, self.column_names)}")
-        array = as_matrix(X, "X", min_rows=1)
-        if array.shape[1] != len(self.columns):
-            raise ValueError(
-                f"X has {array.shape[1]} columns, but the model was fitted on {len(self.columns)}"
-            )
+        array = rows_of_the_fit(X, self.column_names, len(self.columns))
         weight = next(self.network.parameters())
         scaled = scaled_inputs(array[:, self.columns], self.x_scaler)
         return torch.as_tensor(scaled, dtype=weight.dtype, device=weight.device)

@@ -13,6 +13,7 @@ rare one; where there were no rare levels its indicators are all zero.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,28 +38,28 @@ WORDS = {
 }
 
 
-class Column:
+class Column(ABC):
     """One column: its name in the table, the features it becomes, and the encoding."""
 
     kind: ClassVar[str]
     name: str
 
     @property
+    @abstractmethod
     def features(self) -> list[str]:
         """Names of the encoded columns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def encode(self, values: Any) -> Floats:
         """An arrow column as ``[n, len(features)]``, finite."""
-        raise NotImplementedError
 
+    @abstractmethod
     def gaps(self, values: Any) -> NDArray[np.bool_]:
         """Where there is no value."""
-        raise NotImplementedError
 
+    @abstractmethod
     def csv_type(self) -> Any:
         """The arrow type as which a CSV file's cells are read."""
-        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, **self.__dict__}
