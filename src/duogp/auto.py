@@ -14,7 +14,6 @@ races on noisy tables, the closed form those on smooth functions (MATH §10 has 
 
 from __future__ import annotations
 
-import copy
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -128,8 +127,8 @@ class Racer:
         return float("inf") if found is None or found != found else found
 
 
-def race(case: Case, given: Mapping[str, Any], callbacks: Sequence[Callback] = ()) -> tuple[GP, list[str]]:
-    """The best candidate for a table of one set of rows, and in words why it is this one."""
+def race(case: Case, given: Mapping[str, Any], callbacks: Sequence[Callback] = ()) -> GP:
+    """The best candidate for a table of one set of rows; its history says in words why it is this one."""
     begun = time.perf_counter()
     n = len(case.rows[0])
     settings = _settings(given, n)
@@ -185,7 +184,7 @@ def race(case: Case, given: Mapping[str, Any], callbacks: Sequence[Callback] = (
         beta2=float(winner.model.beta2[0]),
         time_budget=seconds,
     )
-    return case.fitted(winner.model, winner.history, method=winner.method, settings=final, data=data), reasons
+    return case.fitted(winner.model, winner.history, method=winner.method, settings=final, data=data)
 
 
 def _settings(given: Mapping[str, Any], n: int) -> Settings:
@@ -227,7 +226,7 @@ def _at_start(shop: Workshop, method: Method, settings: Settings, start: Racer |
     shop.betas = torch.tensor([[float(as_list(settings.beta1)[0]), float(as_list(beta2)[0])]]).double()
     model = shop.model(method)
     if start is not None:
-        transplant(copy.deepcopy(start.model), model)
+        transplant(start.model, model)
     return model
 
 

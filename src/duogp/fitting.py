@@ -123,7 +123,7 @@ def fit(
                 noise=noise,
                 sample_weight=sample_weight,
             )
-            gp, _ = race(case, settings, callbacks)
+            gp = race(case, settings, callbacks)
             gp.column_names = names
             return gp
         method, settings = choice.method, choice.settings | settings
