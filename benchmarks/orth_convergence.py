@@ -336,9 +336,11 @@ def run_curve(
     curve: Curve,
     rates: Rates,
     deadline: Deadline,
+    stop_after: int,
 ) -> dict[str, Any] | None:
     """One run of a method; None when the time was up before its end."""
     learning_rate, natural_rate = rates
+    last = min(stop_after, experiment.iterations)
     model = make_model(experiment, table, curve.method)
     hold_constants(model, table.batch)
     problem = FullBatch(model, table.batch, experiment.iterations)
@@ -351,7 +353,7 @@ def run_curve(
             seen_values = problem.elbo[:known].nan_to_num(nan=-torch.inf)
             before, after = seen_values[:-FLAT_ITERATIONS].max(), seen_values[-FLAT_ITERATIONS:].max()
             flat = bool(after - before < FLAT)
-        return flat or deadline.passed
+        return flat or deadline.passed or problem.done >= last
 
     plan = Plan(
         epochs=experiment.iterations // problem.steps_per_epoch,
@@ -366,7 +368,7 @@ def run_curve(
     values = problem.elbo.cpu().numpy()
     seconds = time.perf_counter() - start
     done = problem.done
-    if done < experiment.iterations and deadline.passed and not flat:
+    if done < last and deadline.passed and not flat:
         return None
     best = np.fmax.accumulate(np.where(np.isfinite(values[: done + 1]), values[: done + 1], -np.inf))
     return {
@@ -434,7 +436,12 @@ def wanted(names: str | None) -> list[Curve]:
 
 
 def run_experiment(
-    experiment: Experiment, curves: Sequence[Curve], stored: Store, device: str, deadline: Deadline
+    experiment: Experiment,
+    curves: Sequence[Curve],
+    stored: Store,
+    device: str,
+    deadline: Deadline,
+    stop_after: int,
 ) -> bool:
     """Run what is missing; False when the time was up before the end."""
     entry = stored.experiment(experiment)
@@ -454,7 +461,7 @@ def run_experiment(
         if not deadline.allows(curve.label):
             return False
         start = time.perf_counter()
-        run = run_curve(experiment, table, curve, rates, deadline)
+        run = run_curve(experiment, table, curve, rates, deadline, stop_after)
         if run is None:
             return False
         gc.collect()
@@ -654,6 +661,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--iterations", type=int, help="of every run, a multiple of 100 (default: 20000)")
+    parser.add_argument("--stop-after", type=int, metavar="N", help="end every run after N of its iterations")
     parser.add_argument("--experiments", default="regression,classification", help="one of them, or both")
     parser.add_argument("--methods", help="labels, separated by commas (default: all)")
     parser.add_argument(
@@ -683,9 +691,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.quick:
         chosen = [small(experiment) for experiment in chosen]
     curves = wanted(options.methods)
+    stop_after = options.stop_after or iterations
     finished = True
     for experiment in chosen:
-        finished &= run_experiment(experiment, curves, stored, options.device, deadline)
+        finished &= run_experiment(experiment, curves, stored, options.device, deadline, stop_after)
     print(report(stored.content))
     if not finished:
         print("\nthe time was up: run it again for the rest", file=sys.stderr)
