@@ -59,7 +59,7 @@ from duogp.online import OnlineGP
 ROBOTS = ("kuka_iiwa14_inverse", "kuka_lwr_forward", "ur10_picknplace", "sarcos_test")
 MUJOCO = {"mujoco_halfcheetah": "HalfCheetah-v5", "mujoco_walker2d": "Walker2d-v5"}
 MUJOCO_ROWS = 25_000
-RATES = (0.001, 0.003, 0.01, 0.03)
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1)
 SUBSET = 1024
 RESULTS = Path(__file__).parent / "results" / "online_robot.jsonl"
 CHUNK = 4096

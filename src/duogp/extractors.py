@@ -54,6 +54,7 @@ class Extractor:
             self.net = make_network(settings, self.inputs, widths, batch, seed)
         else:
             self.net = batched(Foreign(copy.deepcopy(module)), batch)
+        self.net = self.net.to(points.device)
         with torch.no_grad():
             self.points = self._first_features(points)
         self.features = self.points.shape[-1]
