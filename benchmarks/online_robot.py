@@ -279,19 +279,16 @@ def compete(name: str, method: str, store: Store, deadline: float, options: argp
         "shrink": options.shrink,
         "dtype": options.dtype,
     }
-    if store.find(kind="result", **key):
-        return
     train, test = split(read(name, options.data_cache), options.seed)
     seen = None
-    rate = None
+    rate = choose_rate(contestant, train, key, store, deadline, options) if contestant.streamed else None
+    if store.find(kind="result", **key, learning_rate=rate):
+        return
+    check(deadline)
     start = time.perf_counter()
-    if contestant.streamed:
-        rate = choose_rate(contestant, train, key, store, deadline, options)
-        check(deadline)
-        start = time.perf_counter()
+    if rate is not None:
         gp = stream(contestant, train, rate, options.iterations, options)
     else:
-        check(deadline)
         gp, seen = fit_at_once(contestant, train, options)
     row = {
         "kind": "result",
