@@ -27,6 +27,7 @@ RESULTS = ROOT / "docs" / "results.md"
 CONVERGENCE = ROOT / "benchmarks" / "results" / "orth_convergence.json"
 SUITES = ROOT / "benchmarks" / "suites"
 RACE = ROOT / "benchmarks" / "results" / "closed_form_race.json"
+ONLINE = ROOT / "benchmarks" / "results" / "online_robot.jsonl"
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1) -> str:
@@ -87,7 +88,13 @@ def paper(name: str) -> Callable[[], str]:
     return table
 
 
-METRIC_NAMES = {"rmse": "RMSE", "nll": "NLL", "loglik": "log-likelihood", "accuracy_percent": "accuracy, %"}
+METRIC_NAMES = {
+    "rmse": "RMSE",
+    "nll": "NLL",
+    "loglik": "log-likelihood",
+    "accuracy": "accuracy",
+    "accuracy_percent": "accuracy, %",
+}
 
 
 def _paper_block(rows: Sequence[Comparison], metric: str) -> str:
@@ -141,6 +148,66 @@ def _where(suite: Suite, results: Results) -> str:
     return (
         f"{', '.join(devices)}, torch {', '.join(torch)}, {', '.join(sorted({r['dtype'] for r in cells}))}."
     )
+
+
+def scores(name: str, metrics: Sequence[str]) -> Callable[[], str]:
+    """A suite whose paper prints no numbers: ours alone, the best of each line in bold."""
+
+    def table() -> str:
+        suite = load_suite(SUITES / f"{name}.toml")
+        results = Results.read(suite.results)
+        rows = [row for row in compare(suite, results) if row.ours is not None]
+        blocks = [_score_block(rows, metric) for metric in metrics]
+        return "\n\n".join([*blocks, _where(suite, results)])
+
+    return table
+
+
+def _score_block(rows: Sequence[Comparison], metric: str) -> str:
+    mine = [row for row in rows if row.metric == metric]
+    labels = list(dict.fromkeys(row.method for row in mine))
+    best = min if metric in ("rmse", "nll", "crps") else max
+    lines = []
+    for data in dict.fromkeys(row.data for row in mine):
+        values = {row.method: row.ours for row in mine if row.data == data and row.ours is not None}
+        shown = {label: f"{value:.3f}".replace("-", "−") for label, value in values.items()}
+        winner = shown[best(values, key=lambda label: values[label])]
+        cells = [shown.get(label, "") for label in labels]
+        lines.append(
+            [data.removeprefix("classification/"), *(f"**{c}**" if c == winner else c for c in cells)]
+        )
+    head = [METRIC_NAMES[metric]] + [f"{label} ({_splits(mine, label)})" for label in labels]
+    return markdown(head, lines)
+
+
+# -- online learning ---------------------------------------------------------------------------------------
+
+
+def online(what: str, name: str, scale: float = 1.0) -> str:
+    """A mean over the outputs for every data set and method of the experiment on robots."""
+    found = _online_rows()
+    methods = list(dict.fromkeys(row["method"] for row in found))
+    lines = []
+    for data in dict.fromkeys(row["data"] for row in found):
+        values = {r["method"]: sum(r[what]) / len(r[what]) / scale for r in found if r["data"] == data}
+        cells = [f"{values[m]:.4f}".replace("-", "−") if m in values else "" for m in methods]
+        lines.append([data, *cells])
+    return markdown([name, *methods], lines)
+
+
+def online_tables() -> str:
+    found = _online_rows()
+    parts = [online("nmse", "nMSE"), online("lower_bound", "lower bound, 10³ nats", 1e3)]
+    devices = ", ".join(sorted({row["device"] for row in found}))
+    steps = ", ".join(sorted({f"{row['iterations']:,}" for row in found}))
+    return "\n\n".join([*parts, f"Means over the outputs after {steps} iterations; {devices}, float64."])
+
+
+def _online_rows() -> list[dict[str, Any]]:
+    lines = (json.loads(line) for line in ONLINE.read_text(encoding="utf-8").splitlines())
+    latest = {(row["data"], row["method"]): row for row in lines if row["kind"] == "result"}
+    order = ("svdgp", "svdgp-nystrom", "svi-128", "svi", "ivsgpr-128", "ivsgpr", "vsgpr-128", "vsgpr", "gpr")
+    return sorted(latest.values(), key=lambda row: order.index(row["method"]))
 
 
 # -- convergence -------------------------------------------------------------------------------------------
@@ -230,6 +297,8 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     RESULTS: {
         "benchmark:paper_orth": paper("paper_orth"),
         "benchmark:paper_orth_classification": paper("paper_orth_classification"),
+        "benchmark:paper_components": scores("paper_components", ("loglik", "accuracy")),
+        "benchmark:online": online_tables,
     },
 }
 
