@@ -101,9 +101,7 @@ class Model(nn.Module):
     def terms(self, batch: Batch, factors: Any | None = None) -> tuple[Tensor, Tensor]:
         """Data term of each row [R, n] and the weighed regulariser [R]."""
         x = batch.x.unsqueeze(-3)
-        f, penalties = self.basis.evaluate(
-            x, self.factors() if factors is None else factors, self.numerics, with_omega=self.uses_omega
-        )
+        f, penalties = self.basis.evaluate(x, factors, self.numerics, with_omega=self.uses_omega)
         data = self.objective(self.likelihood.bind(batch.noise), self.complete(f, x), batch.y)
         if batch.weight is not None:
             data = data * batch.weight

@@ -91,9 +91,10 @@ class Basis(nn.Module, ABC):
         )
 
     def evaluate(
-        self, x: Tensor, factors: Any, numerics: Numerics, *, with_omega: bool = False
+        self, x: Tensor, factors: Any | None, numerics: Numerics, *, with_omega: bool = False
     ) -> tuple[Marginals, Penalties]:
-        """Marginals and penalties of one batch, sharing features."""
+        """Marginals and penalties of one batch, sharing features; ``factors`` None: those of the moment."""
+        factors = self.factors(numerics) if factors is None else factors
         features, q = self.features(x, factors), self.q_of(factors)
         omega = None
         if with_omega and (found := self.mismatch(x, features, factors, numerics)) is not None:

@@ -4,9 +4,12 @@ With K = k(r²), r²ᵢⱼ = ‖aᵢ − bⱼ‖² and W = G ∘ k′(r²) for a
 
     gaᵢ = 2 (Σⱼ Wᵢⱼ aᵢ − Wᵢⱼ bⱼ)        gbⱼ = 2 (Σᵢ Wᵢⱼ bⱼ − Wᵢⱼ aᵢ)
 
-one product per side. Automatic differentiation of the same formula walks some twenty times over n × m
-numbers, which on a CPU is half of a training step. k′ = dk/d(r²) is computed with k and kept; second
-derivatives, which few need, go through automatic differentiation.
+one product per side, whose last column of ones makes the row sums on the way. Automatic differentiation
+of the same formula walks some twenty times over n × m numbers, which on a CPU is half of a training step.
+k′ = dk/d(r²) is computed with k and kept; second derivatives, which few need, go through automatic
+differentiation.
+
+r² is one product too, [a, ‖a‖², 1] [−2b, 1, ‖b‖²]ᵀ, always in float64 (see `distance`).
 """
 
 from __future__ import annotations
@@ -24,9 +27,14 @@ from duogp.kernels.distance import EPS, distance, squared_distance
 class Profile(ABC):
     """k and dk/d(r²) as functions of r²."""
 
+    #: what r² is multiplied by before `value_and_slope` sees it, which costs nothing inside a product
+    stretch: float = 1.0
+    #: what the second result of `value_and_slope` is multiplied by to be dk/d(r²)
+    slope_scale: float = 1.0
+
     @abstractmethod
-    def value_and_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]:
-        """Of r² ≥ 0, exactly 0 where points coincide; r² may be overwritten."""
+    def value_and_slope(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Of q = stretch · r² ≥ 0, exactly 0 where points coincide; q may be overwritten."""
 
     @abstractmethod
     def plain(self, a: Tensor, b: Tensor) -> Tensor:
@@ -42,11 +50,13 @@ class Profile(ABC):
 class _Evaluate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, profile: Profile, dtype: torch.dtype) -> Tensor:
-        size = a.square().sum(-1).unsqueeze(-1) + b.square().sum(-1).unsqueeze(-2)
-        r2 = size - (2.0 * a) @ b.mT
         # A root turns a rounding error of 1e-16 into 1e-8: what the expansion cannot tell from zero is zero.
-        r2.masked_fill_(r2 <= size.mul_((a.shape[-1] + 4) * EPS), 0.0)
-        value, slope = profile.value_and_slope(r2.to(dtype))
+        # The norms are taken so much too small, and negative results are cut off.
+        share = 1.0 - 2 * (a.shape[-1] + 4) * EPS
+        norm_a, norm_b = (share * x.square().sum(-1, keepdim=True) for x in (a, b))
+        left = torch.cat([a, norm_a, torch.ones_like(norm_a)], -1) * profile.stretch
+        right = torch.cat([-2.0 * b, torch.ones_like(norm_b), norm_b], -1)
+        value, slope = profile.value_and_slope((left @ right.mT).clamp_min_(0.0).to(dtype))
         ctx.profile = profile
         ctx.save_for_backward(a, b, slope)
         return value
@@ -60,21 +70,31 @@ class _Evaluate(torch.autograd.Function):
             found = iter(torch.autograd.grad(value, asked, gradient, create_graph=True))
             ga, gb = (next(found) if needed else None for needed in ctx.needs_input_grad[:2])
             return ga, gb, None, None
-        w = (gradient * slope).double()
+        w = gradient * slope
+        scale = 2.0 * ctx.profile.slope_scale
         ga = gb = None
         if ctx.needs_input_grad[0]:
-            ga = 2.0 * (w.sum(-1, keepdim=True) * a - w @ b)
+            ga = scale * _differences(w, a, b)
         if ctx.needs_input_grad[1]:
-            gb = 2.0 * (w.sum(-2).unsqueeze(-1) * b - w.mT @ a)
+            gb = scale * _differences(w.mT, b, a)
         return ga, gb, None, None
+
+
+def _differences(w: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Σⱼ wᵢⱼ (aᵢ − bⱼ)."""
+    sums = (w @ torch.cat([b, torch.ones_like(b[..., :1])], -1).to(w.dtype)).to(a.dtype)
+    return sums[..., -1:] * a - sums[..., :-1]
 
 
 class Exponential2(Profile):
     """exp(−r²/2)."""
 
-    def value_and_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]:
-        value = r2.mul_(-0.5).exp_()
-        return value, -0.5 * value
+    stretch = 0.5
+    slope_scale = -0.5
+
+    def value_and_slope(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        value = q.neg_().exp_()
+        return value, value
 
     def plain(self, a: Tensor, b: Tensor) -> Tensor:
         return torch.exp(-0.5 * squared_distance(a, b))
@@ -85,18 +105,18 @@ class HalfInteger(Profile):
 
     def __init__(self, twice_nu: int) -> None:
         self.twice_nu = twice_nu
+        self.stretch = float(twice_nu)
+        self.slope_scale = {1: -0.5, 3: -1.5, 5: -5.0 / 6.0}[twice_nu]
 
-    def value_and_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]:
-        s = r2.mul_(self.twice_nu).sqrt_()
-        decay = torch.exp(-s)
+    def value_and_slope(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        s = q.sqrt_()
+        decay = torch.neg(s).exp_()
         if self.twice_nu == 1:  # not smooth where points coincide: their gradient is zero
-            slope = torch.where(s > 0, -0.5 * decay / s, 0.0)
-            return decay, slope
+            return decay, torch.where(s > 0, decay / s, 0.0)
+        linear = torch.addcmul(decay, s, decay)  # (1 + s) exp(−s)
         if self.twice_nu == 3:
-            return (1.0 + s).mul_(decay), decay.mul_(-1.5)
-        slope = (1.0 + s).mul_(decay)
-        value = s.square_().mul_(1.0 / 3.0).mul_(decay).add_(slope)
-        return value, slope.mul_(-5.0 / 6.0)
+            return linear, decay
+        return torch.addcmul(linear, s.square_(), decay, value=1.0 / 3.0), linear
 
     def plain(self, a: Tensor, b: Tensor) -> Tensor:
         s = math.sqrt(self.twice_nu) * distance(a, b)

@@ -81,7 +81,8 @@ class StepBackend(ABC):
 
 class Eager(StepBackend):
     def _make_optimizer(self, learning_rate: float) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.groups(), lr=learning_rate)
+        # One walk over the numbers instead of ten.
+        return torch.optim.AdamW(self.groups(), lr=learning_rate, fused=True)
 
     def run(self) -> Tensor:
         return self.step()
