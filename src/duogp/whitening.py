@@ -33,7 +33,7 @@ class Projected(NamedTuple):
 
 
 def project_whitened(K: Tensor, k: Tensor, mean: Tensor, root: Tensor) -> Projected:
-    """K [..., M, M] in the precision to factorise in; k [..., M, n], mean [..., M], root [..., M, M] in the other.
+    """K [..., M, M] is factorised as it is; k [..., M, n], mean [..., M], root [..., M, M] may be coarser.
 
     Leading dimensions of K and k are equal; those of q may be larger where latents share φ.
     """
@@ -149,6 +149,6 @@ def lower_outer(A: Tensor, B: Tensor) -> Tensor:
 
 
 def _half(A: Tensor) -> int:
-    """Where to cut; 0: nowhere. A GPU does the full product faster than its parts, as all do with small ones."""
+    """Where to cut; 0: nowhere. A GPU does a full product faster than its parts, anything a small one."""
     M = A.shape[-2]
     return M // 2 if M >= 2 * SMALLEST_BLOCK and not A.is_cuda else 0
