@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from duogp import whitening
-from duogp.whitening import lower_outer, lower_product, project_whitened, upper_product
+from duogp.whitening import lower_outer, lower_product, project_total, project_whitened, upper_product
 
 
 def inputs(
@@ -62,6 +62,21 @@ def test_values_and_gradients(replicates: int, shared: bool, latents: int, M: in
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8 * float(b.abs().max()))
 
 
+@pytest.mark.parametrize(
+    ("replicates", "shared", "latents", "M", "n"),
+    [(1, True, 1, 5, 30), (2, True, 3, 6, 40), (2, False, 3, 7, 19), (1, True, 1, 9, 4)],
+)
+def test_the_whole_variance_alone(replicates: int, shared: bool, latents: int, M: int, n: int) -> None:
+    of = inputs(replicates, shared, latents, M, n)
+    ours = project_total(*of)
+    mean, norm, explained = by_autograd(*of)
+    theirs = [mean, explained - norm]
+    for a, b in zip(ours[:2], theirs, strict=True):
+        torch.testing.assert_close(a, b)
+    for a, b in zip(gradients(list(ours[:2]), of), gradients(theirs, of), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8 * float(b.abs().max()))
+
+
 def test_products_with_an_inverse_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU does, on a CPU."""
     of = inputs(2, True, 3, 6, 4)
@@ -71,7 +86,7 @@ def test_products_with_an_inverse_give_the_same(monkeypatch: pytest.MonkeyPatch)
     def with_inverse(self: whitening.Solver, L64: torch.Tensor, dtype: torch.dtype) -> None:
         original(self, L64, dtype)
         self.substitutes = False
-        self.kept = [torch.linalg.inv(L64).to(dtype)]
+        self.T = self.inverse(L64).to(dtype)
 
     monkeypatch.setattr(whitening.Solver, "__init__", with_inverse)
     for a, b in zip(gradients(list(project_whitened(*of)[:3]), of), expected, strict=True):

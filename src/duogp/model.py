@@ -19,7 +19,7 @@ from duogp.kernels.deep import Deep
 from duogp.likelihoods.base import Likelihood
 from duogp.linalg import Numerics
 from duogp.mixing import LinearMixing
-from duogp.objectives import Objective
+from duogp.objectives import Objective, reads_parts
 from duogp.parameters import log_prior
 
 
@@ -101,7 +101,13 @@ class Model(nn.Module):
     def terms(self, batch: Batch, factors: Any | None = None) -> tuple[Tensor, Tensor]:
         """Data term of each row [R, n] and the weighed regulariser [R]."""
         x = batch.x.unsqueeze(-3)
-        f, penalties = self.basis.evaluate(x, factors, self.numerics, with_omega=self.uses_omega)
+        f, penalties = self.basis.evaluate(
+            x,
+            factors,
+            self.numerics,
+            with_omega=self.uses_omega,
+            in_parts=reads_parts(self.objective),
+        )
         data = self.objective(self.likelihood.bind(batch.noise), self.complete(f, x), batch.y)
         if batch.weight is not None:
             data = data * batch.weight

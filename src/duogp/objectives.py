@@ -68,3 +68,8 @@ class GammaRobust:
             y, self.gamma
         )
         return self.gamma / h * log_value.expm1()
+
+
+def reads_parts(objective: Objective) -> bool:
+    """Whether an objective looks at the two parts of the variance, or only at their sum; unknown ones may."""
+    return not (objective in (elbo, predictive) or isinstance(objective, GammaRobust))

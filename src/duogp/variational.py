@@ -123,6 +123,11 @@ class CholeskyQ(Q):
     def root(self) -> Tensor:
         return self.raw_root.tril()
 
+    def penalty(self, root: Tensor | None = None) -> Tensor:
+        """KL(m, S ‖ I); ``root``: that of the moment, where it is at hand."""
+        trace = (self.root() if root is None else root).square().sum((-2, -1))
+        return 0.5 * (trace + self.mean.square().sum(-1) - self.log_det() - self.size)
+
     def root_of(self, phi: Tensor) -> Tensor:
         return self.root().mT @ phi
 

@@ -12,17 +12,28 @@ Backward, for incoming gradients gμ, gn, ge (MATH §10):
 gK follows from gL = −tril(L⁻ᵀGφᵀ): Lᵀ is upper triangular, so the lower triangle of LᵀgL is that of −Gφᵀ,
 and no product with L⁻ᵀ is needed before Φ. It is not symmetrised: who differentiates a kernel k(z, z) adds
 both halves anyhow. Of the six products of M²n, four need only one triangle.
+
+Where only the whole variance counts, t = e − n = φᵀ(S − I)φ with gradient gt, four are enough, and less
+work if M is well below n:
+
+    T = (S − I) φ    t = Σ φ ∘ T        A = φ diag(gt) φᵀ    gR = 2 tril(A R)
+    G = m gμᵀ + 2 T ∘ gt                G φᵀ = m gmᵀ + 2 (S − I) A
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.linalg import solve_triangular
 
 #: Below this size a triangular product is as quick as a full one.
 SMALLEST_BLOCK = 128
+#: From how many rows for each inducing point four large products and three small ones are the better choice.
+MANY_ROWS = 2.5
 
 
 class Projected(NamedTuple):
@@ -32,82 +43,170 @@ class Projected(NamedTuple):
     info: Tensor  # of the factorisation; zero where it succeeded
 
 
+class Total(NamedTuple):
+    mean: Tensor  # φᵀm, [..., n]
+    change: Tensor  # φᵀ(S − I)φ: from the prior variance to the posterior one
+    info: Tensor
+
+
 def project_whitened(K: Tensor, k: Tensor, mean: Tensor, root: Tensor) -> Projected:
     """K [..., M, M] is factorised as it is; k [..., M, n], mean [..., M], root [..., M, M] may be coarser.
 
     Leading dimensions of K and k are equal; those of q may be larger where latents share φ.
     """
-    return Projected(*_Project.apply(K, k, mean, root))
+    return Projected(*project(InParts(), K, k, mean, root))
 
 
-class _Project(torch.autograd.Function):
+def project_total(K: Tensor, k: Tensor, mean: Tensor, root: Tensor) -> Total:
+    """The same for who needs no more than the whole variance."""
+    return Total(*project(whole(*k.shape[-2:]), K, k, mean, root))
+
+
+def project(projection: Projection, K: Tensor, k: Tensor, mean: Tensor, root: Tensor) -> tuple[Tensor, ...]:
+    return _Apply.apply(projection, K, k, mean, root)
+
+
+def whole(M: int, n: int) -> Projection:
+    """The way to the whole variance that is less work."""
+    return Whole() if n >= MANY_ROWS * M else WholeOfParts()
+
+
+class Projection(ABC):
+    """A forward pass that keeps what its backward pass will want in `kept`."""
+
+    def begin(self, K: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """φ and the flags of the factorisation."""
+        L64, info = torch.linalg.cholesky_ex(K)
+        self.input_dtype, self.shape = K.dtype, K.shape
+        self.solver = Solver(L64, k.dtype)
+        return self.solver.forward(k), info
+
+    @abstractmethod
+    def forward(
+        self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
+    ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        """What is returned, the last of it the flags; and what is kept."""
+
+    @abstractmethod
+    def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Gradients of K, k, m and R."""
+
+    def end(self, T: Tensor, P: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
+        """gK and gk from tril(Gφᵀ) and G."""
+        P.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+        return self.solver.sandwich(T, P).neg_().to(self.input_dtype), self.solver.backward(T, G)
+
+
+class InParts(Projection):
+    """The mean and both parts of the variance."""
+
+    def forward(
+        self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
+    ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        phi, info = self.begin(K, k)
+        W = upper_product(root, phi)
+        mu = (mean.unsqueeze(-2) @ phi).squeeze(-2)
+        values = mu, phi.square().sum(-2), W.square().sum(-2), info
+        return values, [phi, W, mean, root, self.solver.T]
+
+    def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        phi, W, mean, root, T = kept
+        g_mean, g_norm, g_explained = gradients
+        H = W * (2.0 * g_explained).unsqueeze(-2)
+        G = lower_product(root, H).addcmul_(mean.unsqueeze(-1), g_mean.unsqueeze(-2)).sum_to_size(phi.shape)
+        G.addcmul_(phi, (2.0 * g_norm).unsqueeze(-2))
+        g_K, g_k = self.end(T, lower_outer(G, phi), G)
+        return g_K, g_k, (phi @ g_mean.unsqueeze(-1)).squeeze(-1), lower_outer(phi, H)
+
+
+class WholeOfParts(InParts):
+    """The mean and the change of the variance, by way of its parts."""
+
+    def forward(
+        self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
+    ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        (mu, norm, explained, info), kept = super().forward(K, k, mean, root)
+        return (mu, explained - norm, info), kept
+
+    def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        g_mean, g_change = gradients
+        phi = kept[0]
+        return super().backward(
+            kept, g_mean, -g_change.sum_to_size(phi.shape[:-2] + phi.shape[-1:]), g_change
+        )
+
+
+class Whole(Projection):
+    """The mean and the change of the variance, by four products."""
+
+    def forward(
+        self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
+    ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        phi, info = self.begin(K, k)
+        C = root @ root.mT
+        C.diagonal(dim1=-2, dim2=-1).sub_(1.0)
+        U = C @ phi
+        mu = (mean.unsqueeze(-2) @ phi).squeeze(-2)
+        return (mu, (phi * U).sum(-2), info), [phi, U, C, mean, root, self.solver.T]
+
+    def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        phi, U, C, mean, root, T = kept
+        g_mean, g_change = gradients
+        twice = (2.0 * g_change).unsqueeze(-2)
+        g_m = (phi @ g_mean.unsqueeze(-1)).squeeze(-1)
+        A = (phi * twice) @ phi.mT
+        P = (C @ A).addcmul_(mean.unsqueeze(-1), g_m.unsqueeze(-2)).sum_to_size(self.shape).tril()
+        G = (U * twice).addcmul_(mean.unsqueeze(-1), g_mean.unsqueeze(-2)).sum_to_size(phi.shape)
+        return *self.end(T, P, G), g_m, (A @ root).tril_()
+
+
+class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        L64, info = torch.linalg.cholesky_ex(K)
-        solver = Solver(L64, k.dtype)
-        phi = solver.forward(k)
-        W = upper_product(root, phi)
-        ctx.solver, ctx.input_dtype = solver, K.dtype
-        ctx.save_for_backward(phi, W, mean, root, *solver.kept)
-        ctx.mark_non_differentiable(info)
-        mu = (mean.unsqueeze(-2) @ phi).squeeze(-2)
-        return mu, phi.square().sum(-2), W.square().sum(-2), info
+        ctx: Any, projection: Projection, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
+    ) -> tuple[Tensor, ...]:
+        values, kept = projection.forward(K, k, mean, root)
+        ctx.projection = projection
+        ctx.save_for_backward(*kept)
+        ctx.mark_non_differentiable(values[-1])
+        return values
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(
-        ctx: Any, g_mean: Tensor, g_norm: Tensor, g_explained: Tensor, _info: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        phi, W, mean, root, *kept = ctx.saved_tensors
-        solver = ctx.solver.with_tensors(kept)
-        H = W * (2.0 * g_explained).unsqueeze(-2)
-        g_root = lower_outer(phi, H)
-        G = lower_product(root, H)
-        G.addcmul_(mean.unsqueeze(-1), g_mean.unsqueeze(-2))
-        G = G.sum_to_size(phi.shape)
-        G.addcmul_(phi, (2.0 * g_norm).unsqueeze(-2))
-        P = lower_outer(G, phi)
-        P.diagonal(dim1=-2, dim2=-1).mul_(0.5)
-        g_K = solver.sandwich(P).neg_().to(ctx.input_dtype)
-        return g_K, solver.backward(G), (phi @ g_mean.unsqueeze(-1)).squeeze(-1), g_root
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *ctx.projection.backward(ctx.saved_tensors, *gradients[:-1])
 
 
 class Solver:
     """L⁻¹ and L⁻ᵀ in the working precision: by substitution on a CPU, by products with L⁻¹ on a GPU.
 
-    Substitution does half the work of a product, which a GPU does not notice.
+    Substitution does half the work of a product, which a GPU does not notice. Solvers want columns that are
+    contiguous, and ours are rows: the transposed system has them without a copy, and twice as fast. T is the
+    triangle that is needed, L or L⁻¹; backward passes are given it, so that autograd may keep it.
     """
 
     def __init__(self, L64: Tensor, dtype: torch.dtype) -> None:
         self.substitutes = not L64.is_cuda
-        if self.substitutes:
-            self.kept = [L64.to(dtype)]
-        else:
-            eye = torch.eye(L64.shape[-1], dtype=L64.dtype, device=L64.device)
-            self.kept = [torch.linalg.solve_triangular(L64, eye.expand_as(L64), upper=False).to(dtype)]
+        self.T = (L64 if self.substitutes else self.inverse(L64)).to(dtype)
 
-    def with_tensors(self, kept: list[Tensor]) -> Solver:
-        out = object.__new__(Solver)
-        out.substitutes, out.kept = self.substitutes, kept
-        return out
+    @staticmethod
+    def inverse(L: Tensor) -> Tensor:
+        eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
+        return solve_triangular(L, eye.expand_as(L), upper=False)
 
     def forward(self, k: Tensor) -> Tensor:
-        """L⁻¹ k."""
-        (T,) = self.kept
-        return torch.linalg.solve_triangular(T, k, upper=False) if self.substitutes else T @ k
+        """L⁻¹ k = (kᵀ L⁻ᵀ)ᵀ."""
+        T = self.T
+        return solve_triangular(T.mT, k.mT, upper=True, left=False).mT if self.substitutes else T @ k
 
-    def backward(self, G: Tensor) -> Tensor:
-        """L⁻ᵀ G."""
-        (T,) = self.kept
-        return torch.linalg.solve_triangular(T.mT, G, upper=True) if self.substitutes else T.mT @ G
+    def backward(self, T: Tensor, G: Tensor) -> Tensor:
+        """L⁻ᵀ G = (Gᵀ L⁻¹)ᵀ."""
+        return solve_triangular(T, G.mT, upper=False, left=False).mT if self.substitutes else T.mT @ G
 
-    def sandwich(self, P: Tensor) -> Tensor:
-        """L⁻ᵀ P L⁻¹."""
-        (T,) = self.kept
+    def sandwich(self, T: Tensor, P: Tensor) -> Tensor:
+        """L⁻ᵀ P L⁻¹ = ((L⁻ᵀ Pᵀ) L⁻¹)ᵀ."""
         if self.substitutes:
-            return torch.linalg.solve_triangular(T, self.backward(P), upper=False, left=False)
+            return solve_triangular(T, solve_triangular(T.mT, P.mT, upper=True), upper=False, left=False).mT
         return T.mT @ (P @ T)
 
 

@@ -91,9 +91,19 @@ class Basis(nn.Module, ABC):
         )
 
     def evaluate(
-        self, x: Tensor, factors: Any | None, numerics: Numerics, *, with_omega: bool = False
+        self,
+        x: Tensor,
+        factors: Any | None,
+        numerics: Numerics,
+        *,
+        with_omega: bool = False,
+        in_parts: bool = True,
     ) -> tuple[Marginals, Penalties]:
-        """Marginals and penalties of one batch, sharing features; ``factors`` None: those of the moment."""
+        """Marginals and penalties of one batch, sharing features; ``factors`` None: those of the moment.
+
+        ``in_parts`` False: only the mean and the whole variance will be read, and the two parts of the
+        variance may be any that have this sum.
+        """
         factors = self.factors(numerics) if factors is None else factors
         features, q = self.features(x, factors), self.q_of(factors)
         omega = None

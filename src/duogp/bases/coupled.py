@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from duogp.bases.base import Basis, with_density_offset
 from duogp.bases.linear_form import LinearForm, Probe
 from duogp.bases.marginals import Features, Marginals, Penalties
+from duogp.bases.one_step import marginals_in_one
 from duogp.kernels.base import Kernel
 from duogp.linalg import Factor, Numerics, norm2
 from duogp.variational import CholeskyQ, Q
-from duogp.whitening import project_whitened
 
 
 class Coupled(Basis):
@@ -24,23 +24,24 @@ class Coupled(Basis):
         self.q = q
 
     def factors(self, numerics: Numerics) -> Factor:
-        return numerics.factor(self._gram())
-
-    def _gram(self) -> Tensor:
         z = self.inducing.double()
-        return self.kernel(z, z)
+        return numerics.factor(self.kernel(z, z))
 
     def evaluate(
-        self, x: Tensor, factors: Factor | None, numerics: Numerics, *, with_omega: bool = False
+        self,
+        x: Tensor,
+        factors: Factor | None,
+        numerics: Numerics,
+        *,
+        with_omega: bool = False,
+        in_parts: bool = True,
     ) -> tuple[Marginals, Penalties]:
         """A training step with a free S needs neither features nor factors afterwards: all of it in one."""
         if factors is not None or self.keep_record or type(self.q) is not CholeskyQ:
-            return super().evaluate(x, factors, numerics, with_omega=with_omega)
-        K, _ = numerics.jittered(self._gram())
-        found = project_whitened(K, self.kernel(self.inducing, x), self.q.mean, self.q.root())
-        numerics.note(found.info)
-        marginals = Marginals(found.mean, self.kernel.diag(x) - found.norm, found.explained)
-        return marginals, Penalties(self.q.penalty().sum(-1))
+            return super().evaluate(x, factors, numerics, with_omega=with_omega, in_parts=in_parts)
+        root = self.q.root()
+        f = marginals_in_one(self.kernel, self.inducing, x, self.q.mean, root, numerics, in_parts=in_parts)
+        return f, Penalties(self.q.penalty(root).sum(-1))
 
     def features(self, x: Tensor, factors: Factor) -> Features:
         phi = factors.whiten(self.kernel(self.inducing, x))

@@ -34,7 +34,7 @@ class Profile(ABC):
 
     @abstractmethod
     def value_and_slope(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Of q = stretch · r² ≥ 0, exactly 0 where points coincide; q may be overwritten."""
+        """Of q = stretch · r², which may have the wrong sign where points coincide and may be overwritten."""
 
     @abstractmethod
     def plain(self, a: Tensor, b: Tensor) -> Tensor:
@@ -46,17 +46,38 @@ class Profile(ABC):
         a, b = (x.expand(*batch, *x.shape[-2:]) for x in (a, b))
         return _Evaluate.apply(a, b, self, dtype)
 
+    def at(self, a: Tensor, b: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """k of every pair, and its slope up to `slope_scale`."""
+        # A root turns a rounding error of 1e-16 into 1e-8: what the expansion cannot tell from zero is zero.
+        # The norms are taken so much too small, and what has the wrong sign then is cut off.
+        share = 1.0 - 2 * (a.shape[-1] + 4) * EPS
+        norm_a, norm_b = (share * x.square().sum(-1, keepdim=True) for x in (a, b))
+        left = torch.cat([a, norm_a, torch.ones_like(norm_a)], -1) * self.stretch
+        right = torch.cat([-2.0 * b, torch.ones_like(norm_b), norm_b], -1)
+        return self.value_and_slope((left @ right.mT).to(dtype))
+
+    def pull_back(
+        self,
+        gradient: Tensor,
+        slope: Tensor,
+        a: Tensor,
+        b: Tensor,
+        *,
+        a_needed: bool = True,
+        b_needed: bool = True,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """From the gradient of k to those of a and b."""
+        w = gradient * slope
+        scale = 2.0 * self.slope_scale
+        ga = scale * _differences(w, a, b) if a_needed else None
+        gb = scale * _differences(w.mT, b, a) if b_needed else None
+        return ga, gb
+
 
 class _Evaluate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, profile: Profile, dtype: torch.dtype) -> Tensor:
-        # A root turns a rounding error of 1e-16 into 1e-8: what the expansion cannot tell from zero is zero.
-        # The norms are taken so much too small, and negative results are cut off.
-        share = 1.0 - 2 * (a.shape[-1] + 4) * EPS
-        norm_a, norm_b = (share * x.square().sum(-1, keepdim=True) for x in (a, b))
-        left = torch.cat([a, norm_a, torch.ones_like(norm_a)], -1) * profile.stretch
-        right = torch.cat([-2.0 * b, torch.ones_like(norm_b), norm_b], -1)
-        value, slope = profile.value_and_slope((left @ right.mT).clamp_min_(0.0).to(dtype))
+        value, slope = profile.at(a, b, dtype)
         ctx.profile = profile
         ctx.save_for_backward(a, b, slope)
         return value
@@ -64,19 +85,13 @@ class _Evaluate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         a, b, slope = ctx.saved_tensors
+        a_needed, b_needed, *_ = ctx.needs_input_grad
         if torch.is_grad_enabled():  # someone wants to differentiate once more
             value = ctx.profile.plain(a, b).to(gradient.dtype)
-            asked = [x for x, needed in zip((a, b), ctx.needs_input_grad, strict=False) if needed]
+            asked = [x for x, needed in ((a, a_needed), (b, b_needed)) if needed]
             found = iter(torch.autograd.grad(value, asked, gradient, create_graph=True))
-            ga, gb = (next(found) if needed else None for needed in ctx.needs_input_grad[:2])
-            return ga, gb, None, None
-        w = gradient * slope
-        scale = 2.0 * ctx.profile.slope_scale
-        ga = gb = None
-        if ctx.needs_input_grad[0]:
-            ga = scale * _differences(w, a, b)
-        if ctx.needs_input_grad[1]:
-            gb = scale * _differences(w.mT, b, a)
+            return next(found) if a_needed else None, next(found) if b_needed else None, None, None
+        ga, gb = ctx.profile.pull_back(gradient, slope, a, b, a_needed=a_needed, b_needed=b_needed)
         return ga, gb, None, None
 
 
@@ -89,11 +104,11 @@ def _differences(w: Tensor, a: Tensor, b: Tensor) -> Tensor:
 class Exponential2(Profile):
     """exp(−r²/2)."""
 
-    stretch = 0.5
+    stretch = -0.5
     slope_scale = -0.5
 
     def value_and_slope(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        value = q.neg_().exp_()
+        value = q.clamp_max_(0.0).exp_()
         return value, value
 
     def plain(self, a: Tensor, b: Tensor) -> Tensor:
@@ -109,7 +124,7 @@ class HalfInteger(Profile):
         self.slope_scale = {1: -0.5, 3: -1.5, 5: -5.0 / 6.0}[twice_nu]
 
     def value_and_slope(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        s = q.sqrt_()
+        s = q.clamp_min_(0.0).sqrt_()
         decay = torch.neg(s).exp_()
         if self.twice_nu == 1:  # not smooth where points coincide: their gradient is zero
             return decay, torch.where(s > 0, decay / s, 0.0)

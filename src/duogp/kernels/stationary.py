@@ -58,6 +58,11 @@ class Stationary(Kernel):
     def covariance(self, x1: Tensor, x2: Tensor, lengthscale: Tensor) -> Tensor:
         """The formula, with lengthscale [*b, 1, d or 1]."""
 
+    @property
+    def profile(self) -> Profile | None:
+        """k as a function of the scaled r² alone, where it is one that is differentiated by hand."""
+        return None
+
     @abstractmethod
     def frequencies(self, num: int, generator: torch.Generator | None) -> Tensor:
         """num draws of ω from the spectrum: [*b, d, num]."""
@@ -87,8 +92,12 @@ class Stationary(Kernel):
 class RBF(Stationary):
     """exp(−r²/2)."""
 
+    @property
+    def profile(self) -> Profile:
+        return Exponential2()
+
     def covariance(self, x1: Tensor, x2: Tensor, lengthscale: Tensor) -> Tensor:
-        return _of_distance(Exponential2(), x1, x2, lengthscale)
+        return self.profile(*_scaled(x1, x2, lengthscale), x1.dtype)
 
     def frequencies(self, num: int, generator: torch.Generator | None) -> Tensor:
         return self._normal_frequencies(num, generator)
@@ -99,8 +108,12 @@ class Matern(Stationary):
 
     twice_nu: int  # 2ν
 
+    @property
+    def profile(self) -> Profile:
+        return HalfInteger(self.twice_nu)
+
     def covariance(self, x1: Tensor, x2: Tensor, lengthscale: Tensor) -> Tensor:
-        return _of_distance(HalfInteger(self.twice_nu), x1, x2, lengthscale)
+        return self.profile(*_scaled(x1, x2, lengthscale), x1.dtype)
 
     def frequencies(self, num: int, generator: torch.Generator | None) -> Tensor:
         # Multivariate Student-t with 2ν degrees of freedom: one χ² for each frequency, shared by the
@@ -187,10 +200,10 @@ class Periodic(Stationary):
         return 2.0 * math.pi * harmonic / self._event(self.period)
 
 
-def _of_distance(profile: Profile, x1: Tensor, x2: Tensor, lengthscale: Tensor) -> Tensor:
+def _scaled(x1: Tensor, x2: Tensor, lengthscale: Tensor) -> tuple[Tensor, Tensor]:
     a, b = centred(x1, x2)
     inverse = lengthscale.double().reciprocal()
-    return profile(a * inverse, b * inverse, x1.dtype)
+    return a * inverse, b * inverse
 
 
 def _circles(angle: Tensor, lengthscale: Tensor) -> Tensor:

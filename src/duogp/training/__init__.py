@@ -2,7 +2,7 @@
 
 from duogp.training.feed import Minibatches, Scaling, Table, chunks
 from duogp.training.history import History, Record
-from duogp.training.loop import Callback, Plan, Progression, settle, train
+from duogp.training.loop import Callback, Plan, Progression, conditions, in_epochs, settle, train
 from duogp.training.problems import ClosedForm, Evidence, Problem, Stochastic
 from duogp.training.schedules import SCHEDULES, make_schedule
 
@@ -21,6 +21,8 @@ __all__ = [
     "Stochastic",
     "Table",
     "chunks",
+    "conditions",
+    "in_epochs",
     "make_schedule",
     "settle",
     "train",

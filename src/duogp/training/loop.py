@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -64,18 +65,35 @@ def train(
     callbacks: Sequence[Callback] = (),
 ) -> list[History]:
     """Train all replicates; returns one history for each. Never raises for numerical trouble."""
+    with conditions(model, problem):
+        epochs = in_epochs(model, problem, plan, validation, callbacks)
+        while True:
+            try:
+                next(epochs)
+            except StopIteration as end:
+                return end.value
+
+
+@contextmanager
+def conditions(model: Model, problem: Problem) -> Iterator[None]:
+    """Precision and threads while steps are taken."""
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")  # TF32 in φ makes variances negative (MATH §11 C3)
     try:
         with modest_threads(model, problem.rows_at_once):
-            return _train(model, problem, plan, validation, callbacks)
+            yield
     finally:
         torch.set_float32_matmul_precision(precision)
 
 
-def _train(
-    model: Model, problem: Problem, plan: Plan, validation: Batch | None, callbacks: Sequence[Callback]
-) -> list[History]:
+def in_epochs(
+    model: Model,
+    problem: Problem,
+    plan: Plan,
+    validation: Batch | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Generator[None, None, list[History]]:
+    """`train` with a pause after every epoch, for who takes turns; to be advanced under `conditions`."""
     parameters: list[torch.Tensor] = [p for p in model.parameters() if p.requires_grad]
     if isinstance(problem, ClosedForm):  # q(u) is solved for, not descended
         of_q = {id(p) for p in model.basis.q.parameters()}
@@ -183,6 +201,7 @@ def _train(
                 bar.advance("")
             if stop:
                 break
+            yield
 
     if not guard.healthy(torch.zeros_like(model.num_data)):
         guard.roll_back()
