@@ -1,0 +1,368 @@
+"""What is raced: for every part a list of courses, each of them ours against peers, side by side."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from duogp.data.benchmark import available, load
+from racing import ours, roofline
+from racing.clock import Contestant
+from racing.problem import Problem
+from racing.remote import Remote
+
+Maker = Callable[[], Contestant]
+
+#: Optimistic matrix-product rates of one CPU core, to guess how many steps make a block.
+CORE_RATE = {"float32": 5e10, "float64": 2.5e10}
+CLASSES = 10
+#: Mean points and others of the decoupled basis, and points of the coupled one it is held against.
+MANY, BETA, COUPLED = 3500, 1500, 2000
+
+
+@dataclass(frozen=True)
+class Options:
+    """What all courses share."""
+
+    device: str
+    threads: int
+    batch: int = 1024
+    dims: int = 8
+    sizes: tuple[int, ...] = (200, 500, 1000, 2000)
+    dtypes: tuple[str, ...] = ("float32", "float64")
+    peer_pythons: dict[str, str] = field(default_factory=dict)
+    rows: int = 1_000_000  # of a prediction
+    data_rows: int | None = None  # of the closed form; None: all
+    steps: int | None = None  # of a block
+    warm_up: int = 2  # blocks
+    rounds: int = 7
+    seconds: float = 30.0  # of the rounds of one course
+
+    @property
+    def on_cuda(self) -> bool:
+        return self.device.startswith("cuda")
+
+
+@dataclass(frozen=True)
+class Course:
+    part: str
+    what: str
+    M: int
+    dtype: str
+    ours: Maker
+    peers: dict[str, Maker]
+    flops: float  # of one unit of work
+    product: tuple[int, int, int]  # the shape of the matrix product whose rate is the roof
+    facts: dict[str, Any]
+    costs: bool = False  # the ratio is ms / peer_ms: what ours costs in units of the peer
+    once: bool = False  # a unit of work takes long: no second warm-up, fewer rounds
+
+
+def courses(part: str, options: Options) -> list[Course]:
+    return PARTS[part](options)
+
+
+# -- training steps ----------------------------------------------------------------------------------------
+
+
+def problem_of(options: Options, m: int, dtype: str, flops: float, **more: Any) -> Problem:
+    """A problem with as many batches in a block as make it last about an eighth of a second."""
+    steps = options.steps or 10
+    if options.steps is None and not options.on_cuda:
+        guess = 0.003 + 3 * flops / (CORE_RATE[dtype] * options.threads)
+        steps = int(np.clip(0.12 / guess, 2, 10))
+    points = m + more.get("extra", 0)
+    return Problem(
+        inducing=m,
+        dtype=dtype,
+        device=options.device,
+        batch=options.batch,
+        dims=options.dims,
+        steps=max(steps, -(-points // options.batch)),
+        threads=options.threads,
+        **more,
+    )
+
+
+def facts_of(problem: Problem, **more: Any) -> dict[str, Any]:
+    out = {"batch": problem.batch, "dims": problem.dims, "steps_per_round": problem.steps}
+    return out | ({"extra": problem.extra} if problem.extra else {}) | more
+
+
+def gpytorch_training(problem: Problem, *args: Any, **settings: Any) -> Maker:
+    def make() -> Contestant:
+        from racing.peers_gpytorch import Training
+
+        return Training(problem, *args, **settings)
+
+    return make
+
+
+def gpytorch_peers(problem: Problem, name: str | None = None, **settings: Any) -> dict[str, Maker]:
+    """Both of its strategies; `name`: what is raced stands on the standard one, and is called so."""
+    if not importlib.util.find_spec("gpytorch"):
+        return {}
+    standard = gpytorch_training(problem, "standard", **settings)
+    if name is not None:
+        return {f"gpytorch {name}": standard}
+    return {
+        "gpytorch VariationalStrategy": standard,
+        "gpytorch LargeBatchVariationalStrategy": gpytorch_training(problem, "large-batch", **settings),
+    }
+
+
+def steps(options: Options) -> list[Course]:
+    out = []
+    for dtype in options.dtypes:
+        for m in options.sizes:
+            flops = roofline.coupled(m, options.batch, options.dims)
+            problem = problem_of(options, m, dtype, flops)
+            peers = gpytorch_peers(problem)
+            if peers and dtype == "float32":
+                name = "gpytorch VariationalStrategy, float32 linalg"
+                peers[name] = gpytorch_training(problem, "standard", linalg="float32")
+            if not options.on_cuda:
+                for library, python in options.peer_pythons.items():
+                    peers[library] = partial(Remote, library, python, problem)
+            out.append(
+                Course(
+                    "steps", "svgp step", m, dtype, partial(ours.Fit, problem, "svgp"), peers, flops,
+                    (m, m, options.batch), facts_of(problem),
+                )
+            )  # fmt: skip
+    return out
+
+
+def variants(options: Options) -> list[Course]:
+    sizes = tuple(m for m in (500, 1000) if m <= max(options.sizes)) or options.sizes[:1]
+    if not options.on_cuda:
+        sizes = sizes[:1]
+    out: list[Course] = []
+    for dtype in options.dtypes:
+        for m in sizes:
+            out += _conditional(options, m, dtype)
+    dtype = options.dtypes[0]
+    m = sizes[0]
+    out += _second_block(options, m, dtype)
+    out.append(_predictive(options, m, dtype))
+    out += _classes(options, min(m, 200), dtype)
+    out.append(_replicates(options, m, dtype))
+    return out + _many_means(options, dtype)
+
+
+def _conditional(options: Options, m: int, dtype: str) -> list[Course]:
+    """Decoupled conditionals beside our own coupled step, as published (Ω of the batch) and without Ω."""
+    out = []
+    for what, omega, settings in (
+        ("dcsvgp step", True, {}),
+        ("dcsvgp step, beta2 = 0", False, {"beta2": 0.0}),
+    ):
+        flops = roofline.conditional(m, options.batch, options.dims, omega=omega)
+        problem = problem_of(options, m, dtype, flops)
+        out.append(
+            Course(
+                "variants", what, m, dtype, partial(ours.Fit, problem, "dcsvgp", **settings),
+                {"duogp svgp": partial(ours.Fit, problem, "svgp")}, flops, (m, m, options.batch),
+                facts_of(problem), costs=True,
+            )
+        )  # fmt: skip
+    return out
+
+
+def _second_block(options: Options, m: int, dtype: str) -> list[Course]:
+    out = []
+    for method in ("odsvgp", "solvegp"):
+        flops = roofline.two_block(m, m, options.batch, options.dims, full=method == "solvegp")
+        problem = problem_of(options, m, dtype, flops, extra=m)
+        peers = gpytorch_peers(problem, "OrthogonallyDecoupledVariationalStrategy")
+        out.append(
+            Course(
+                "variants", f"{method} step", m, dtype, partial(ours.Fit, problem, method), peers, flops,
+                (m, m, options.batch), facts_of(problem),
+            )
+        )  # fmt: skip
+    return out
+
+
+def _predictive(options: Options, m: int, dtype: str) -> Course:
+    flops = roofline.coupled(m, options.batch, options.dims)
+    problem = problem_of(options, m, dtype, flops)
+    theirs = gpytorch_peers(problem, objective="predictive")
+    peers = {f"{name}, PredictiveLogLikelihood": maker for name, maker in theirs.items()}
+    return Course(
+        "variants", "ppgpr step", m, dtype, partial(ours.Fit, problem, "ppgpr"), peers, flops,
+        (m, m, options.batch), facts_of(problem),
+    )  # fmt: skip
+
+
+def _classes(options: Options, m: int, dtype: str) -> list[Course]:
+    out = []
+    flops = roofline.coupled(m, options.batch, options.dims, CLASSES)
+    problem = problem_of(options, m, dtype, flops, classes=CLASSES)
+    for likelihood in ("softmax", "robust-max"):
+        peers = gpytorch_peers(problem, "IndependentMultitask, SoftmaxLikelihood")
+        out.append(
+            Course(
+                "variants", f"svgp step, {CLASSES} classes, {likelihood}", m, dtype,
+                partial(ours.Fit, problem, "svgp", likelihood=likelihood), peers, flops,
+                (m, m, options.batch), facts_of(problem, classes=CLASSES),
+            )
+        )  # fmt: skip
+    return out
+
+
+def _replicates(options: Options, m: int, dtype: str, count: int = 10) -> Course:
+    flops = roofline.coupled(m, options.batch, options.dims)
+    problem = problem_of(options, m, dtype, count * flops)
+    return Course(
+        "variants", f"svgp step, {count} replicates", m, dtype,
+        partial(ours.Fit, problem, "svgp", replicates=count),
+        {"duogp svgp, one replicate": partial(ours.Fit, problem, "svgp")}, count * flops,
+        (m, m, options.batch), facts_of(problem, replicates=count), costs=True,
+    )  # fmt: skip
+
+
+def _many_means(options: Options, dtype: str) -> list[Course]:
+    """The wall-clock claim of Salimbeni et al. 2018: many mean points at the price of fewer coupled ones."""
+    scale = min(1.0, max(options.sizes) / COUPLED)  # smaller where all sizes are
+    extra, beta, coupled = (int(scale * size) for size in (MANY, BETA, COUPLED))
+    columns = min(64, extra)
+    flops = roofline.many_means(beta, extra, options.batch, options.dims, columns)
+    mine = problem_of(options, beta, dtype, flops, extra=extra)
+    other = problem_of(options, coupled, dtype, roofline.coupled(coupled, options.batch, options.dims))
+    out = []
+    for what, own, peer, solver in (
+        ("orth-a step, Adam", "orth-a", "svgp", "stochastic"),
+        ("orth-a step, natural gradients", "orth-a", "coupled-nat", "natural"),
+    ):
+        out.append(
+            Course(
+                "variants", what, beta, dtype,
+                partial(ours.Fit, mine, own, solver=solver, mean_columns=columns),
+                {f"duogp {peer}, M = {coupled}": partial(ours.Fit, other, peer, solver=solver)}, flops,
+                (beta, beta, options.batch), facts_of(mine), costs=True,
+            )
+        )  # fmt: skip
+    return out
+
+
+# -- prediction --------------------------------------------------------------------------------------------
+
+
+class Products(ours.Call):
+    """The two matrix products of a mean, x·Z and k·a, in chunks: arrays in, an array out."""
+
+    def __init__(self, problem: Problem, X: np.ndarray, chunk: int = 16384) -> None:
+        kind, device = getattr(torch, problem.dtype), problem.device
+        Z = torch.as_tensor(problem.points()[0], dtype=kind, device=device).mT.contiguous()
+        a = torch.ones(problem.inducing, 1, dtype=kind, device=device)
+        buffer = torch.empty(min(chunk, len(X)), problem.inducing, dtype=kind, device=device)
+        out = torch.empty(len(X), 1, dtype=kind, device=device)
+
+        def products() -> np.ndarray:
+            x = torch.as_tensor(X, dtype=kind, device=device)
+            for i in range(0, len(X), chunk):
+                part = x[i : i + chunk]
+                k = torch.mm(part, Z, out=buffer[: len(part)])
+                torch.mm(k, a, out=out[i : i + chunk])
+            return out.cpu().numpy()
+
+        super().__init__(device, products)
+
+
+def prediction(options: Options) -> list[Course]:
+    m = max((size for size in options.sizes if size <= 1000), default=min(options.sizes))
+    X = np.random.default_rng(1).standard_normal((options.rows, options.dims))
+    out = []
+    for dtype in reversed(options.dtypes):  # float64 first: it is the default
+        problem = problem_of(options, m, dtype, 0.0)
+        facts = {"rows": options.rows, "dims": options.dims}
+        shape = (m, m, 8192)
+
+        def predicting(problem: Problem = problem) -> Contestant:
+            gp = ours.fitted(problem)
+            return ours.Call(problem.device, lambda: gp.predict(X))
+
+        def mean_only(problem: Problem = problem) -> Contestant:
+            mean = ours.predict_mean(ours.fitted(problem))
+            return ours.Call(problem.device, lambda: mean(X))
+
+        out.append(
+            Course(
+                "prediction", "prediction with variance", m, dtype, predicting,
+                gpytorch_predicting(problem, X, variance=True),
+                roofline.prediction(m, options.rows, options.dims), shape, facts, once=True,
+            )
+        )  # fmt: skip
+        peers: dict[str, Maker] = {"matrix products": partial(Products, problem, X)}
+        out.append(
+            Course(
+                "prediction", "prediction of the mean", m, dtype, mean_only,
+                peers | gpytorch_predicting(problem, X, variance=False),
+                roofline.mean_prediction(m, options.rows, options.dims), (8192, options.dims, m), facts,
+                once=True,
+            )
+        )  # fmt: skip
+    return out
+
+
+def gpytorch_predicting(problem: Problem, X: np.ndarray, *, variance: bool) -> dict[str, Maker]:
+    def maker(strategy: str) -> Maker:
+        def make() -> Contestant:
+            from racing.peers_gpytorch import Predicting
+
+            return Predicting(problem, strategy, X, variance=variance)
+
+        return make
+
+    if not importlib.util.find_spec("gpytorch"):
+        return {}
+    return {
+        "gpytorch VariationalStrategy": maker("standard"),
+        "gpytorch LargeBatchVariationalStrategy": maker("large-batch"),
+    }
+
+
+# -- the closed form ---------------------------------------------------------------------------------------
+
+
+def closed_form(options: Options) -> list[Course]:
+    """The optimal q(u) of houseelectric (or of as many random rows, where there are no data)."""
+    m = max((size for size in options.sizes if size <= 1000), default=min(options.sizes))
+    if "regression/houseelectric" in available():
+        data = load("regression/houseelectric")
+        name, X, y = "houseelectric", data.X, data.y
+    else:
+        rng = np.random.default_rng(0)
+        name, X = "random rows", rng.standard_normal((options.data_rows or 2_049_258, 11))
+        y = np.sin(X.sum(1))
+    X, y = X[: options.data_rows].astype(np.float64), y[: options.data_rows].astype(np.float64)
+    out = []
+    for dtype in reversed(options.dtypes):
+        problem = Problem(m, dtype, options.device, threads=options.threads)
+
+        def solving(problem: Problem = problem) -> Contestant:
+            return ours.Call(problem.device, ours.optimal_q(X, y, problem))
+
+        flops = roofline.optimal_q(m, len(X), X.shape[1])
+        facts = {"data": name, "rows": len(X), "dims": X.shape[1]}
+        out.append(
+            Course(
+                "closed-form", "optimal q(u)", m, dtype, solving, {}, flops, (m, m, 8192), facts, once=True
+            )
+        )
+    return out
+
+
+PARTS: dict[str, Callable[[Options], list[Course]]] = {
+    "steps": steps,
+    "variants": variants,
+    "prediction": prediction,
+    "closed-form": closed_form,
+}
