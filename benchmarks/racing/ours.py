@@ -1,8 +1,9 @@
 """duogp's contestants, through `duogp.fit` and what it returns: whatever a user gets is what is timed.
 
 A training step is timed inside a real fit of many epochs, on data of which one epoch is a block; between
-blocks the others have their turn. Backend, threads, schedule, guard and history are those that `fit` chooses for ten
-thousand steps. All run in one thread: a second one would have its own pool of workers, and wait for cores.
+blocks the others have their turn. Backend, threads, schedule, guard and history are those that `fit` chooses
+for ten thousand steps. All run in one thread: a second one would have its own pool of workers, and wait for
+cores.
 """
 
 from __future__ import annotations
