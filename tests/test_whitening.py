@@ -81,14 +81,7 @@ def test_products_with_an_inverse_give_the_same(monkeypatch: pytest.MonkeyPatch)
     """What a GPU does, on a CPU."""
     of = inputs(2, True, 3, 6, 4)
     expected = gradients(list(project_whitened(*of)[:3]), of)
-    original = whitening.Solver.__init__
-
-    def with_inverse(self: whitening.Solver, L64: torch.Tensor, dtype: torch.dtype) -> None:
-        original(self, L64, dtype)
-        self.substitutes = False
-        self.T = self.inverse(L64).to(dtype)
-
-    monkeypatch.setattr(whitening.Solver, "__init__", with_inverse)
+    monkeypatch.setattr(whitening, "substitutes", lambda _: False)
     for a, b in zip(gradients(list(project_whitened(*of)[:3]), of), expected, strict=True):
         torch.testing.assert_close(a, b)
 

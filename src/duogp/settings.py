@@ -97,7 +97,7 @@ class Settings:
     # where
     device: str | None = None  #: "cpu", "cuda", ...; None: CUDA where there is one
     dtype: str = "float64"
-    backend: str = "auto"  #: "auto", "eager" or "graph"
+    backend: str = "auto"  #: "auto", "eager", "compile" (torch.compile) or "graph" (CUDA)
     jitter: float | None = None  #: relative to the prior variance
     mean_jitter: float | None = None  #: of the conditional basis' mean kernel; jitter by default
     random_state: int = 0
@@ -189,7 +189,7 @@ class Settings:
         _one_of("whitening", self.whitening, ("Q", "K"))
         _one_of("log_prior", self.log_prior, ("whitened", "unwhitened"))
         _one_of("dtype", self.dtype, tuple(DTYPES))
-        _one_of("backend", self.backend, ("auto", "eager", "graph"))
+        _one_of("backend", self.backend, ("auto", "eager", "compile", "graph"))
         _one_of("standardize", self.standardize, (True, False, "minmax"))
         if self.omega is not None:
             _one_of("omega", self.omega, ("batch", "blocks", "full"))

@@ -72,29 +72,17 @@ def whole(M: int, n: int) -> Projection:
 
 
 class Projection(ABC):
-    """A forward pass that keeps what its backward pass will want in `kept`."""
-
-    def begin(self, K: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """φ and the flags of the factorisation."""
-        L64, info = torch.linalg.cholesky_ex(K)
-        self.input_dtype, self.shape = K.dtype, K.shape
-        self.solver = Solver(L64, k.dtype)
-        return self.solver.forward(k), info
+    """A forward pass, and the backward pass that wants what it kept. Holds nothing: a compiler traces it."""
 
     @abstractmethod
     def forward(
         self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
     ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
-        """What is returned, the last of it the flags; and what is kept."""
+        """What is returned, the last of it the flags of the factorisation; and what is kept."""
 
     @abstractmethod
     def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Gradients of K, k, m and R."""
-
-    def end(self, T: Tensor, P: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
-        """gK and gk from tril(Gφᵀ) and G."""
-        P.diagonal(dim1=-2, dim2=-1).mul_(0.5)
-        return self.solver.sandwich(T, P).neg_().to(self.input_dtype), self.solver.backward(T, G)
+        """Gradients of K (in the precision of the work), k, m and R."""
 
 
 class InParts(Projection):
@@ -103,20 +91,19 @@ class InParts(Projection):
     def forward(
         self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
     ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
-        phi, info = self.begin(K, k)
+        T, phi, info = whiten(K, k)
         W = upper_product(root, phi)
         mu = (mean.unsqueeze(-2) @ phi).squeeze(-2)
-        values = mu, phi.square().sum(-2), W.square().sum(-2), info
-        return values, [phi, W, mean, root, self.solver.T]
+        return (mu, phi.square().sum(-2), W.square().sum(-2), info), [T, phi, W, mean, root]
 
     def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        phi, W, mean, root, T = kept
+        T, phi, W, mean, root = kept
         g_mean, g_norm, g_explained = gradients
         H = W * (2.0 * g_explained).unsqueeze(-2)
         G = lower_product(root, H).addcmul_(mean.unsqueeze(-1), g_mean.unsqueeze(-2)).sum_to_size(phi.shape)
         G.addcmul_(phi, (2.0 * g_norm).unsqueeze(-2))
-        g_K, g_k = self.end(T, lower_outer(G, phi), G)
-        return g_K, g_k, (phi @ g_mean.unsqueeze(-1)).squeeze(-1), lower_outer(phi, H)
+        g_K = gradient_of_gram(T, lower_outer(G, phi))
+        return g_K, solve_transposed(T, G), (phi @ g_mean.unsqueeze(-1)).squeeze(-1), lower_outer(phi, H)
 
 
 class WholeOfParts(InParts):
@@ -130,10 +117,9 @@ class WholeOfParts(InParts):
 
     def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         g_mean, g_change = gradients
-        phi = kept[0]
-        return super().backward(
-            kept, g_mean, -g_change.sum_to_size(phi.shape[:-2] + phi.shape[-1:]), g_change
-        )
+        phi = kept[1]
+        g_norm = -g_change.sum_to_size(phi.shape[:-2] + phi.shape[-1:])
+        return super().backward(kept, g_mean, g_norm, g_change)
 
 
 class Whole(Projection):
@@ -142,22 +128,22 @@ class Whole(Projection):
     def forward(
         self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
     ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
-        phi, info = self.begin(K, k)
+        T, phi, info = whiten(K, k)
         C = root @ root.mT
         C.diagonal(dim1=-2, dim2=-1).sub_(1.0)
         U = C @ phi
         mu = (mean.unsqueeze(-2) @ phi).squeeze(-2)
-        return (mu, (phi * U).sum(-2), info), [phi, U, C, mean, root, self.solver.T]
+        return (mu, (phi * U).sum(-2), info), [T, phi, U, C, mean, root]
 
     def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        phi, U, C, mean, root, T = kept
+        T, phi, U, C, mean, root = kept
         g_mean, g_change = gradients
         twice = (2.0 * g_change).unsqueeze(-2)
         g_m = (phi @ g_mean.unsqueeze(-1)).squeeze(-1)
         A = (phi * twice) @ phi.mT
-        P = (C @ A).addcmul_(mean.unsqueeze(-1), g_m.unsqueeze(-2)).sum_to_size(self.shape).tril()
+        P = (C @ A).addcmul_(mean.unsqueeze(-1), g_m.unsqueeze(-2)).sum_to_size(T.shape).tril()
         G = (U * twice).addcmul_(mean.unsqueeze(-1), g_mean.unsqueeze(-2)).sum_to_size(phi.shape)
-        return *self.end(T, P, G), g_m, (A @ root).tril_()
+        return gradient_of_gram(T, P), solve_transposed(T, G), g_m, (A @ root).tril_()
 
 
 class _Apply(torch.autograd.Function):
@@ -166,7 +152,7 @@ class _Apply(torch.autograd.Function):
         ctx: Any, projection: Projection, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
     ) -> tuple[Tensor, ...]:
         values, kept = projection.forward(K, k, mean, root)
-        ctx.projection = projection
+        ctx.projection, ctx.dtype = projection, K.dtype
         ctx.save_for_backward(*kept)
         ctx.mark_non_differentiable(values[-1])
         return values
@@ -174,40 +160,44 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *ctx.projection.backward(ctx.saved_tensors, *gradients[:-1])
+        g_K, *others = ctx.projection.backward(ctx.saved_tensors, *gradients[:-1])
+        return None, g_K.to(ctx.dtype), *others
 
 
-class Solver:
-    """L⁻¹ and L⁻ᵀ in the working precision: by substitution on a CPU, by products with L⁻¹ on a GPU.
+# -- triangular systems --------------------------------------------------------------------------------------
+#
+# T is what solving with L takes, in the working precision: L itself on a CPU, where substitution does half
+# the work of a product; L⁻¹ on a GPU, which does not notice that. Solvers want columns that are contiguous,
+# and ours are rows: the transposed system has them without a copy, and is solved twice as fast.
 
-    Substitution does half the work of a product, which a GPU does not notice. Solvers want columns that are
-    contiguous, and ours are rows: the transposed system has them without a copy, and twice as fast. T is the
-    triangle that is needed, L or L⁻¹; backward passes are given it, so that autograd may keep it.
-    """
 
-    def __init__(self, L64: Tensor, dtype: torch.dtype) -> None:
-        self.substitutes = not L64.is_cuda
-        self.T = (L64 if self.substitutes else self.inverse(L64)).to(dtype)
+def whiten(K: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """T, φ = L⁻¹k = (kᵀL⁻ᵀ)ᵀ and the flags of the factorisation K = L Lᵀ."""
+    L, info = torch.linalg.cholesky_ex(K)
+    if substitutes(K):
+        T = L.to(k.dtype)
+        return T, solve_triangular(T.mT, k.mT, upper=True, left=False).mT, info
+    eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
+    T = solve_triangular(L, eye.expand_as(L), upper=False).to(k.dtype)
+    return T, T @ k, info
 
-    @staticmethod
-    def inverse(L: Tensor) -> Tensor:
-        eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
-        return solve_triangular(L, eye.expand_as(L), upper=False)
 
-    def forward(self, k: Tensor) -> Tensor:
-        """L⁻¹ k = (kᵀ L⁻ᵀ)ᵀ."""
-        T = self.T
-        return solve_triangular(T.mT, k.mT, upper=True, left=False).mT if self.substitutes else T @ k
+def solve_transposed(T: Tensor, G: Tensor) -> Tensor:
+    """L⁻ᵀG = (GᵀL⁻¹)ᵀ."""
+    return solve_triangular(T, G.mT, upper=False, left=False).mT if substitutes(T) else T.mT @ G
 
-    def backward(self, T: Tensor, G: Tensor) -> Tensor:
-        """L⁻ᵀ G = (Gᵀ L⁻¹)ᵀ."""
-        return solve_triangular(T, G.mT, upper=False, left=False).mT if self.substitutes else T.mT @ G
 
-    def sandwich(self, T: Tensor, P: Tensor) -> Tensor:
-        """L⁻ᵀ P L⁻¹ = ((L⁻ᵀ Pᵀ) L⁻¹)ᵀ."""
-        if self.substitutes:
-            return solve_triangular(T, solve_triangular(T.mT, P.mT, upper=True), upper=False, left=False).mT
-        return T.mT @ (P @ T)
+def gradient_of_gram(T: Tensor, P: Tensor) -> Tensor:
+    """−L⁻ᵀ Φ(P) L⁻¹ = −((L⁻ᵀΦ(P)ᵀ) L⁻¹)ᵀ for a lower triangular P, which is overwritten."""
+    P.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+    if substitutes(T):
+        right = solve_triangular(T.mT, P.mT, upper=True)
+        return solve_triangular(T, right, upper=False, left=False).mT.neg_()
+    return (T.mT @ (P @ T)).neg_()
+
+
+def substitutes(a: Tensor) -> bool:
+    return not a.is_cuda
 
 
 # -- products with triangles -------------------------------------------------------------------------------

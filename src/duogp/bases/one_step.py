@@ -117,7 +117,7 @@ class _StationaryStep(torch.autograd.Function):
         sums, weights = weighted_sums(W, b)
         towards = weights * a - sums
         squares = ((towards - sums) * a).sum(-2) + (W.sum(-2).double().unsqueeze(-2) @ b.square()).squeeze(-2)
-        W_zz = g_K.mul_(K_slope)
+        W_zz = K_slope * g_K
         W_zz = W_zz + W_zz.mT
         sums, weights = weighted_sums(W_zz, a)
         among = weights * a - sums

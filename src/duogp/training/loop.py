@@ -115,6 +115,7 @@ def in_epochs(
             mean_rule=plan.mean_rule,
             beta1=model.beta1,
         )
+    total_steps = plan.steps or plan.epochs * problem.steps_per_epoch
     backend = make_backend(
         plan.backend,
         problem,
@@ -123,12 +124,12 @@ def in_epochs(
         natural,
         capturable=is_capturable(model),
         weight_decay=plan.weight_decay,
+        steps=total_steps if plan.seconds is None else 0,
     )
     guard = Guard(model, backend)
     best = None if validation is None else BestState(model, parameters, plan.patience)
     solver = "closed-form" if isinstance(problem, ClosedForm) else "natural" if natural else "stochastic"
     histories = [History(solver=solver) for _ in range(model.replicates)]
-    total_steps = plan.steps or plan.epochs * problem.steps_per_epoch
     epochs = -(-total_steps // problem.steps_per_epoch)
     check_every = max(1, min(plan.check_every, total_steps // 20))  # a rollback must not undo it all
     unchecked = torch.zeros_like(model.num_data)  # losses since the last look

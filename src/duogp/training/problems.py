@@ -19,6 +19,7 @@ class Problem(ABC):
     model: Model
     steps_per_epoch: int
     rows_at_once: int | None = None  # of a replicate, where that is known
+    can_compile = False
 
     def start_epoch(self) -> None:
         """Prepare the row order of the next epoch."""
@@ -33,10 +34,16 @@ class Problem(ABC):
     def finish(self) -> None:
         """Called once with the final hyperparameters."""
 
+    def compile(self, wanted: bool = True) -> None:
+        """Have the mathematics of later steps compiled, or no more, where `can_compile`."""
+
 
 class Stochastic(Problem):
+    can_compile = True
+
     def __init__(self, model: Model, table: Table, batches: Minibatches) -> None:
         self.model, self.table, self.batches = model, table, batches
+        self.loss = model.loss
         self.steps_per_epoch, self.rows_at_once = batches.steps, batches.batch_size
         self.rows = torch.zeros(
             batches.rows.shape[0], batches.batch_size, dtype=torch.long, device=batches.rows.device
@@ -50,8 +57,12 @@ class Stochastic(Problem):
         self.rows.copy_(self._epoch[step])
         self.model.draw(self.batches.generators)
 
+    def compile(self, wanted: bool = True) -> None:
+        loss = self.model.loss
+        self.loss = torch.compile(loss, fullgraph=True, dynamic=False) if wanted else loss
+
     def backward(self) -> Tensor:
-        loss = self.model.loss(self.table.gather(self.rows))
+        loss = self.loss(self.table.gather(self.rows))
         loss.sum().backward()
         return loss.detach()
 

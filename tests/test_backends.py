@@ -1,0 +1,69 @@
+"""How steps are executed must not change what they compute."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import duogp
+from duogp.training import Problem, Stochastic, backends
+from fit_tables import table
+
+compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+SETTINGS = {
+    "num_inducing": 8,
+    "solver": "stochastic",
+    "steps": 30,
+    "batch_size": 7,
+    "validation_fraction": 0.0,
+    "early_stopping": False,
+}
+
+
+@compiler
+def test_compiled_steps_are_the_eager_ones() -> None:
+    """And nothing is compiled twice: batches have one shape, whatever is left over at the end of an epoch."""
+    X, y = table()
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled, eager = (duogp.fit(X, y, "svgp", backend=b, **SETTINGS) for b in ("compile", "eager"))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    for a, b in zip(compiled.model.parameters(), eager.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(compiled.predict(X).std, eager.predict(X).std, rtol=1e-6)
+
+
+def test_compiling_is_for_minibatch_steps() -> None:
+    X, y = table()
+    with pytest.raises(ValueError, match="minibatch steps without natural gradients"):
+        duogp.fit(X, y, "coupled-nat", num_inducing=5, epochs=1, backend="compile")
+    with pytest.raises(ValueError, match="minibatch steps"):
+        duogp.fit(X, y, "sgpr", num_inducing=5, epochs=1, backend="compile")
+
+
+def cannot_compile(self: Stochastic, wanted: bool = True) -> None:
+    def broken(_: object) -> torch.Tensor:
+        raise RuntimeError("no compiler found\nand much more")
+
+    self.loss = broken if wanted else self.model.loss  # type: ignore[assignment]
+
+
+def test_a_compiler_that_fails_is_named_or_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = table()
+    monkeypatch.setattr(Stochastic, "compile", cannot_compile)
+    with pytest.raises(RuntimeError, match=r"not possible here \(no compiler found\); use 'eager'"):
+        duogp.fit(X, y, "svgp", backend="compile", **SETTINGS)
+    monkeypatch.setattr(backends, "COMPILED_STEPS", 30)
+    automatic, eager = (duogp.fit(X, y, "svgp", backend=b, **SETTINGS) for b in ("auto", "eager"))
+    np.testing.assert_array_equal(automatic.predict(X).mean, eager.predict(X).mean)
+
+
+def test_few_steps_are_not_worth_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Problem, wanted: bool = True) -> None:
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr(Stochastic, "compile", refuse)
+    duogp.fit(*table(), "svgp", **SETTINGS)
