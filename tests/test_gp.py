@@ -344,3 +344,33 @@ def test_inducing_points_are_in_the_units_of_the_inputs():
     points = gp.inducing_points
     assert points.shape == (6, 3) and np.isnan(points[:, 1]).all()
     assert all(np.isclose(X[:, [0, 2]], p[[0, 2]]).all(1).any() for p in points)
+
+
+@pytest.mark.parametrize(
+    "name", ["svgp", "dcsvgp", "odsvgp", "solvegp", "exact", "decoupled", "dgp", "svgp-dkl"]
+)
+def test_quick_paths_give_the_same(name: str) -> None:
+    """The mean alone, and the variance in one piece."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    y = 5 + np.sin(X[:, 0]) + 0.1 * rng.normal(size=60)
+    gp = duogp.fit(X, y, name, epochs=2, **({} if name == "exact" else {"num_inducing": 10}))
+    full, whole = gp.predict(X), gp.predict(X, in_parts=False)
+    np.testing.assert_allclose(whole.mean, full.mean, rtol=1e-12)
+    np.testing.assert_allclose(whole.std, full.std, rtol=1e-9)
+    np.testing.assert_allclose(gp.predict_mean(X), full.mean, rtol=1e-12)
+
+
+def test_the_mean_of_other_likelihoods_takes_their_variance_into_account() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 1))
+    counts = rng.poisson(np.exp(1 + np.sin(X[:, 0])))
+    gp = duogp.fit(X, counts, "svgp", likelihood="poisson", num_inducing=8, epochs=5)
+    np.testing.assert_allclose(gp.predict_mean(X), gp.predict(X).mean, rtol=1e-9)
+
+
+def test_labels_have_no_mean() -> None:
+    X = np.linspace(-1, 1, 40)[:, None]
+    gp = duogp.fit(X, np.where(X[:, 0] > 0, "a", "b"), "svgp", likelihood="classes", num_inducing=5, epochs=2)
+    with pytest.raises(ValueError, match="predict_mean is for numbers"):
+        gp.predict_mean(X)

@@ -94,16 +94,17 @@ class GP:
         return self._form
 
     @torch.no_grad()
-    def predict(self, X: Any, *, noise: Any = None) -> Prediction | ClassPrediction:
+    def predict(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> Prediction | ClassPrediction:
         """Mean and variances of new rows; class probabilities where the targets are labels.
 
         ``noise``: their known noise variances, where the fit was given some; without it the prediction of
         such a model is of f, not of an observation.
+        ``in_parts=False``: half the work; the variance of f is not taken apart, all of it is `explained`.
         """
         x = self._inputs(X)
         row_noise = self._row_noise(noise, len(x))
         parts: list[list[Tensor]] = []
-        for start, f in self._marginals(x):
+        for start, f in self._marginals(x, in_parts=in_parts):
             density = self._density(row_noise, start, f.mean.shape[-1])
             if self.classes is None:
                 parts.append([*density.predictive_moments(*f)])
@@ -119,6 +120,21 @@ class GP:
             explained=self._shape(pieces[2] * scale**2),
             noise=self._shape(pieces[3] * scale**2),
         )
+
+    @torch.no_grad()
+    def predict_mean(self, X: Any) -> NDArray[np.float64]:
+        """E[y | x] alone: one product of a vector where the variance takes one of a matrix."""
+        likelihood = self.model.likelihood
+        if self.classes is not None:
+            raise ValueError("predict_mean is for numbers: this model knows labels, see predict_proba")
+        if not isinstance(likelihood, GaussianLikelihood) or self.model.mixing is not None:
+            return cast(Prediction, self.predict(X, in_parts=False)).mean  # it takes the variance to know
+        pieces = []
+        for piece in self._inputs(X).split(self._chunk_rows(), dim=0):
+            rows = piece[None, None]
+            pieces.append((self.posterior.mean(rows) + self.model.mean(rows))[0])
+        mean = torch.cat(pieces, -1).mT.cpu().numpy()
+        return self._shape(mean * self.y_scaler.scale + self.y_scaler.shift)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Class probabilities [n, classes], in the order of `classes`."""
@@ -150,20 +166,25 @@ class GP:
         ys = torch.as_tensor(scaled, dtype=torch.float64, device=x.device).mT[None]
         row_noise = self._row_noise(noise, len(x))
         out = []
-        for start, f in self._marginals(x):
+        for start, f in self._marginals(x, in_parts=False):
             rows = f.mean.shape[-1]
             density = self._density(row_noise, start, rows)
             out.append(density.log_predictive(ys[..., start : start + rows], f.mean, f.variance)[0])
         return torch.cat(out).cpu().numpy() - np.log(self.y_scaler.scale).sum()
 
-    def _marginals(self, x: Tensor) -> Iterator[tuple[int, Marginals]]:
+    def _marginals(self, x: Tensor, *, in_parts: bool = True) -> Iterator[tuple[int, Marginals]]:
         """What the likelihood sees at the rows, piece by piece, with where the piece begins."""
         start = 0
         for piece in x.split(self._chunk_rows(), dim=0):
             rows = piece[None, None]  # [1, 1, n, d]
-            f = self.posterior.marginals(rows)
-            residual = clamp_variance(f.residual, self.posterior.prior.diag(rows))
-            f = self.model.complete(f._replace(residual=residual), rows)
+            prior = self.posterior.prior.diag(rows)
+            if in_parts:
+                f = self.posterior.marginals(rows)
+                f = f._replace(residual=clamp_variance(f.residual, prior))
+            else:
+                f = self.posterior.whole(rows)
+                f = f._replace(explained=clamp_variance(f.explained, prior))
+            f = self.model.complete(f, rows)
             yield start, Marginals(*torch.broadcast_tensors(*f))
             start += len(piece)
 

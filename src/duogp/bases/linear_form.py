@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -56,6 +57,25 @@ class LinearForm:
             residual=self.prior.diag(x) - norm2(self.residual_root @ k[self.residual_probe]),
             explained=norm2(self.explained_root @ k[self.explained_probe]),
         )
+
+    def whole(self, x: Tensor) -> Marginals:
+        """The same with all of the variance in one part, by one product instead of two where probes agree.
+
+        k(x, x) + k_e TᵀT k_e − k_r WᵀW k_r = k(x, x) + k(x, Z) C k(Z, x),    C = TᵀT − WᵀW
+        """
+        if self.residual_probe is not self.explained_probe:
+            f = self.marginals(x)
+            return Marginals(f.mean, torch.zeros_like(f.residual), f.variance)
+        k = self._evaluate(x)
+        own = k[self.explained_probe]
+        variance = self.prior.diag(x) + (own * (self.change @ own)).sum(-2)
+        mean = project(k[self.mean_probe], self.mean_weights)
+        return Marginals(mean, torch.zeros_like(variance), variance)
+
+    @cached_property
+    def change(self) -> Tensor:
+        """C = TᵀT − WᵀW: from the prior variance to the posterior one."""
+        return self.explained_root.mT @ self.explained_root - self.residual_root.mT @ self.residual_root
 
     def joint(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean [..., n], residual covariance and explained covariance [..., n, n]."""

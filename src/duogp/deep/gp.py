@@ -65,9 +65,9 @@ class DeepGP(GP):
     # -- prediction ------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def predict(self, X: Any, *, noise: Any = None) -> Prediction | ClassPrediction:
+    def predict(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> Prediction | ClassPrediction:
         if self.classes is None:
-            return super().predict(X, noise=noise)
+            return super().predict(X, noise=noise, in_parts=in_parts)
         pieces = []
         for start, f in self._marginals(self._inputs(X)):
             density = self._density(None, start, f.mean.shape[-1])
@@ -100,8 +100,13 @@ class DeepGP(GP):
             out[-1] = LayerVariances(last.mean * scale + self.y_scaler.shift, *variances)
         return out
 
-    def _marginals(self, x: Tensor) -> Iterator[tuple[int, Marginals]]:
-        """Given each sample of the hidden layers: [S, 1, outputs, n]."""
+    def predict_mean(self, X: Any) -> NDArray[np.float64]:
+        if self.classes is not None:
+            return super().predict_mean(X)  # which refuses
+        return cast(Prediction, self.predict(X)).mean  # the samples of the hidden layers need their variances
+
+    def _marginals(self, x: Tensor, *, in_parts: bool = True) -> Iterator[tuple[int, Marginals]]:
+        """Given each sample of the hidden layers: [S, 1, outputs, n]; always in parts."""
         start = 0
         for piece in x.split(self._chunk_rows()):
             *_, f = self.model.propagate(piece[None], self._frozen)
