@@ -53,7 +53,7 @@ class Settings:
     mean_widths: Sequence[int] | None = None  #: of the mean's own extractor or network; as widths
     extractor: Any = None  #: a module of yours from [..., n, d] to [..., n, features], instead of widths
     mean_extractor: Any = None  #: one of its own for the mean kernel; a copy of extractor
-    activation: str = "relu"  #: "relu", "silu", "tanh" or "gelu"
+    activation: str = "silu"  #: "relu", "silu", "tanh" or "gelu"
     normalisation: str = "none"  #: "none", "layer", "spectral" or "batch" (running moments)
     inducing_space: str = "input"  #: of deep kernels: "input" or "feature"
     weight_decay: float | None = None  #: of network weights, decoupled; 1e-4

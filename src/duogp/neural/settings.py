@@ -16,7 +16,6 @@ import torch
 
 from duogp.build import likelihood_name, target_kind
 from duogp.errors import DataWarning
-from duogp.extractors import default_widths
 from duogp.neural.training import Course
 from duogp.settings import Settings
 from duogp.training.schedules import make_schedule
@@ -31,6 +30,8 @@ BATCH = (64, 1024)
 #: Learning rate times √(widest layer). Measured best of {1, 3, 5, 10}·1e-3: 1e-2 at 100 units, 5e-3 at 500,
 #: 3e-3 at 1000 (UCI boston, concrete, energy, kin40k).
 RATE = 0.1
+#: Hidden layers by the number of training rows: those of the first deep kernels, without their features.
+WIDTHS = ((20_000, (1000, 500, 50)), (4_000, (500, 250, 50)), (0, (100, 50)))
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,9 @@ class NeuralSettings:
         return self._shared().torch_device
 
     def hidden_widths(self, rows: int) -> tuple[int, ...]:
-        """Those of deep kernels on as many rows, without the layer of features: d–1000–500–50 for many."""
-        return tuple(self.widths) if self.widths is not None else default_widths(rows)[:-1]
+        if self.widths is not None:
+            return tuple(self.widths)
+        return next(widths for least, widths in WIDTHS if rows >= least)
 
     def course(self, rows: int, has_validation: bool) -> Course:
         """The training of so many rows."""
