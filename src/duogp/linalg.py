@@ -136,6 +136,11 @@ class Numerics(nn.Module):
         self.register_buffer("jitter", torch.full((replicates, 1), float(value), dtype=torch.float64))
         self.register_buffer("failed", torch.zeros(replicates, dtype=torch.bool))
 
+    @property
+    def least_jitter(self) -> float:
+        """What is less than this is lost when the work rounds: no use in raising jitter to it."""
+        return torch.finfo(self.dtype).eps
+
     def jittered(
         self, K: Tensor, prior_diagonal: Tensor | None = None, jitter: float | None = None
     ) -> tuple[Tensor, Tensor]:

@@ -323,4 +323,4 @@ def _factorisable(model: Model) -> Model:
         numerics.failed.zero_()
         if not bad or bool((numerics.jitter >= Guard.MAX_JITTER).all()):
             return model
-        numerics.jitter.mul_(10).clamp_(Guard.MIN_RAISED_JITTER, Guard.MAX_JITTER)
+        numerics.jitter.mul_(10).clamp_(numerics.least_jitter, Guard.MAX_JITTER)

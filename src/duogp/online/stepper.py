@@ -154,10 +154,11 @@ class Stepper:
         for t, value in zip(self._tracked(), self._good, strict=True):
             t.copy_(value)
         self._since_snapshot = 0
-        jitter = self.model.numerics.jitter
+        numerics = self.model.numerics
+        jitter = numerics.jitter
         # A negative residual variance looks like any other loss that is not finite: a little more jitter.
         limit = Guard.MAX_JITTER if factorisation else Guard.MAX_SUSPECT_JITTER
-        raised = (jitter * 10).clamp(Guard.MIN_RAISED_JITTER, limit)
+        raised = (jitter * 10).clamp(numerics.least_jitter, limit)
         if not factorisation or bool((jitter >= limit).all()):
             self.rate_factor *= 0.5
         jitter.copy_(torch.maximum(jitter, raised))

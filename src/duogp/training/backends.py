@@ -132,7 +132,7 @@ class CapturedGraph(StepBackend):
 
     def _make_optimizer(self, learning_rate: float) -> torch.optim.Optimizer:
         self.rate = torch.tensor(learning_rate, dtype=torch.float32, device=self.parameters[0].device)
-        return torch.optim.AdamW(self.groups(), lr=self.rate, capturable=True)
+        return torch.optim.AdamW(self.groups(), lr=self.rate, capturable=True, fused=True)
 
     def run(self) -> Tensor:
         with torch.cuda.device(self.parameters[0].device):  # graphs belong to the current device

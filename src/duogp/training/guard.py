@@ -21,7 +21,6 @@ logger = logging.getLogger("duogp")
 
 
 class Guard:
-    MIN_RAISED_JITTER = torch.finfo(torch.float64).eps  # less is lost in rounding: no use in trying
     MAX_JITTER = 1e-1
     MAX_SUSPECT_JITTER = 1e-3  # where no factorisation failed
     MAX_ROLLBACKS = 25
@@ -96,7 +95,8 @@ class Guard:
     @torch.no_grad()
     def raise_jitter(self, bad: Tensor) -> None:
         """Ten times the jitter for the replicates concerned; the others keep theirs."""
-        jitter = self.model.numerics.jitter
-        raised = torch.maximum(jitter, (jitter * 10).clamp(self.MIN_RAISED_JITTER, self.MAX_JITTER))
+        numerics = self.model.numerics
+        jitter = numerics.jitter
+        raised = torch.maximum(jitter, (jitter * 10).clamp(numerics.least_jitter, self.MAX_JITTER))
         jitter.copy_(torch.where(bad.unsqueeze(-1), raised, jitter))
         self.rollbacks += 1
