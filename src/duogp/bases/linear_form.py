@@ -120,13 +120,19 @@ class LinearForm:
         def evaluate(x: Tensor) -> Tensor:
             x = x.to(dtype)
             k = self._evaluate(x)
-            g = (features(x) @ w.unsqueeze(-1)).squeeze(-1)
+            # All draws by one product, unless each has inputs of its own (a layer of a deep GP).
+            each = weighed if x.dim() == w.dim() else project
             mean = project(k[self.mean_probe], self.mean_weights)
-            explained = project(k[self.explained_probe], lift)
-            return mean + explained + g - project(k[self.residual_probe], correction)
+            explained = each(k[self.explained_probe], lift)
+            return mean + explained + each(features(x).mT, w) - each(k[self.residual_probe], correction)
 
         return evaluate
 
     def _evaluate(self, x: Tensor) -> dict[Probe, Tensor]:
         probes = {self.mean_probe, self.residual_probe, self.explained_probe}
         return {probe: probe(x) for probe in probes}
+
+
+def weighed(k: Tensor, draws: Tensor) -> Tensor:
+    """kᵀa for every a of the draws [num, ..., M], by one product: [num, ..., n]."""
+    return (draws.movedim(0, -2) @ k).movedim(-2, 0)
