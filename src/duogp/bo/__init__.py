@@ -1,0 +1,50 @@
+"""Bayesian optimisation: a BoTorch model over every GP of the registry, and TuRBO around it.
+
+`optimise` and all that it needs stand on the core alone. `DuoGPModel`, `Paths` and `thompson` need BoTorch,
+and are imported when they are asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from duogp.bo.loop import Result, make_strategy, optimise, result_of
+from duogp.bo.regions import TrustRegion
+from duogp.bo.strategies import Proposal, RandomSearch, Strategy
+from duogp.bo.surrogates import GPSurrogate, Surrogate
+from duogp.bo.turbo import Turbo
+
+if TYPE_CHECKING:
+    from duogp.bo.model import DuoGPModel, Paths
+    from duogp.bo.pathwise import thompson
+
+__all__ = [
+    "DuoGPModel",
+    "GPSurrogate",
+    "Paths",
+    "Proposal",
+    "RandomSearch",
+    "Result",
+    "Strategy",
+    "Surrogate",
+    "TrustRegion",
+    "Turbo",
+    "make_strategy",
+    "optimise",
+    "result_of",
+    "thompson",
+]
+
+_FROM_BOTORCH = ("DuoGPModel", "Paths", "thompson")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FROM_BOTORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from duogp.bo import model, pathwise
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("botorch", "gpytorch"):
+            raise
+        raise ModuleNotFoundError(
+            f"duogp.bo.{name} needs BoTorch: pip install 'duogp[bo]'", name=error.name
+        ) from error
+    return getattr(pathwise if name == "thompson" else model, name)

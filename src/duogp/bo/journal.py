@@ -1,0 +1,163 @@
+"""A run on disk: what was asked for, every evaluation, and what the next proposal starts from.
+
+    run.json          the options of the run; a resumed run must have the same
+    evaluations.csv   one line for each evaluation, appended batch by batch; it is the state of the run
+    models/000012/    the models behind batch 12, from which the fit before batch 13 starts
+    incumbent.png     the best value so far, redrawn while the run goes on
+
+Everything else is computed by telling the strategy its batches again. A batch is on disk when its last line
+is: lines of a batch that was cut off are dropped, and it is evaluated once more. Models of a batch are
+written before its lines and removed after those of the next one, each folder renamed into place when it is
+complete. Coordinates are those of the cube [0, 1]^d; the bounds of the task are in run.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duogp.bo.strategies import Floats, Proposal, Strategy
+
+OPTIONS, EVALUATIONS, MODELS, FIGURE = "run.json", "evaluations.csv", "models", "incumbent.png"
+#: Columns before the coordinates. `size` says when a batch is complete.
+LEADING = ("batch", "size", "region", "y", "best")
+
+
+class Evaluated(NamedTuple):
+    """One batch."""
+
+    proposal: Proposal
+    y: Floats
+
+
+class Journal:
+    """The folder of one run."""
+
+    def __init__(self, folder: str | os.PathLike[str], options: Mapping[str, Any], dims: int) -> None:
+        self.folder, self.dims = Path(folder).expanduser(), dims
+        self.best = -np.inf
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._check_options(dict(options))
+
+    def _check_options(self, options: dict[str, Any]) -> None:
+        path = self.folder / OPTIONS
+        given = json.loads(json.dumps(options))  # as it will be read back
+        if not path.exists():
+            if any(self.folder.iterdir()):
+                raise FileExistsError(f"{str(self.folder)!r} holds other things: choose another folder")
+            write_atomically(path, json.dumps(given, indent=2) + "\n")
+            return
+        known = json.loads(path.read_text())
+        if known != given:
+            names = sorted(n for n in known.keys() | given.keys() if known.get(n) != given.get(n))
+            told = "; ".join(f"{n} was {known.get(n)!r} and is {given.get(n)!r}" for n in names)
+            raise ValueError(f"{str(self.folder)!r} holds another run: {told}; choose another folder")
+
+    # -- evaluations -----------------------------------------------------------------------------------------
+
+    def batches(self) -> list[Evaluated]:
+        """All complete batches; what is left of one that was cut off is removed from the file."""
+        path = self.folder / EVALUATIONS
+        found, whole = read_batches(self.folder, self.dims)
+        if not whole:
+            write_atomically(path, _line([*LEADING, *(f"x{i}" for i in range(self.dims))]))
+        elif len(whole) < path.stat().st_size:
+            write_atomically(path, whole)
+        self.best = max((float(batch.y.max()) for batch in found), default=-np.inf)
+        return found
+
+    def append(self, number: int, proposal: Proposal, y: Floats) -> None:
+        """A batch, on disk when this returns."""
+        lines = []
+        for x, region, value in zip(proposal.X, proposal.regions, y, strict=True):
+            self.best = max(self.best, float(value))
+            lines.append(_line([number, len(y), int(region), float(value), self.best, *x.tolist()]))
+        with open(self.folder / EVALUATIONS, "a", newline="") as file:
+            file.write("".join(lines))
+            file.flush()
+            os.fsync(file.fileno())
+
+    # -- models ----------------------------------------------------------------------------------------------
+
+    def save_models(self, number: int, strategy: Strategy) -> None:
+        """What was behind batch ``number``, before it is evaluated."""
+        target = self.folder / MODELS / f"{number:06d}"
+        fresh = target.with_suffix(".new")
+        for leftover in (fresh, target):
+            shutil.rmtree(leftover, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        strategy.save(fresh)
+        os.rename(fresh, target)
+
+    def load_models(self, number: int, strategy: Strategy) -> None:
+        if (folder := self.folder / MODELS / f"{number:06d}").is_dir():
+            strategy.load(folder)
+
+    def drop_models_before(self, number: int) -> None:
+        for folder in (self.folder / MODELS).iterdir():
+            if folder.name.partition(".")[0] < f"{number:06d}":
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def read_options(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """What the run in a folder was asked for; None where there is no run."""
+    path = Path(folder).expanduser() / OPTIONS
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def read_batches(folder: str | os.PathLike[str], dims: int) -> tuple[list[Evaluated], bytes]:
+    """The complete batches of a run, and the part of the file that holds them. Nothing is changed."""
+    path = Path(folder).expanduser() / EVALUATIONS
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    found: list[Evaluated] = []
+    kept = 1  # the header
+    while (batch := _batch(lines[kept:], len(found), dims)) is not None:
+        found.append(batch)
+        kept += len(batch.y)
+    return found, b"".join(lines[:kept])
+
+
+def _batch(lines: list[bytes], number: int, dims: int) -> Evaluated | None:
+    """The batch that these lines begin with, if it is whole."""
+    try:
+        size = int(lines[0].split(b",")[1])
+        if len(lines) < size or not lines[size - 1].endswith(b"\n"):
+            return None
+        rows = np.array([[float(value) for value in line.split(b",")] for line in lines[:size]])
+    except (ValueError, IndexError):
+        return None
+    if rows.shape != (size, len(LEADING) + dims) or (rows[:, 0] != number).any():
+        return None
+    return Evaluated(Proposal(rows[:, len(LEADING) :], rows[:, 2].astype(np.int64)), rows[:, 3])
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """The old content or the new one, whatever happens meanwhile."""
+    fresh = path.with_name(path.name + ".new")
+    data = content.encode() if isinstance(content, str) else content
+    with open(fresh, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+
+
+def _line(values: Sequence[object]) -> str:
+    """Numbers in full, so that they are read back to the last bit."""
+    return ",".join(map(str, values)) + "\n"
+
+
+def points_of(batches: list[Evaluated], dims: int) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """X [n, d], y [n] and the number of the batch of each row."""
+    if not batches:
+        return np.empty((0, dims)), np.empty(0), np.empty(0, dtype=np.int64)
+    X = np.concatenate([batch.proposal.X for batch in batches])
+    y = np.concatenate([batch.y for batch in batches])
+    return X, y, np.repeat(np.arange(len(batches)), [len(batch.y) for batch in batches])

@@ -1,0 +1,260 @@
+"""`optimise`: one function for all strategies, so that a comparison is a loop over names."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from duogp.bo.candidates import Floats
+from duogp.bo.journal import FIGURE, OPTIONS, Evaluated, Journal, points_of, read_batches, read_options
+from duogp.bo.plots import save_incumbent
+from duogp.bo.strategies import Proposal, RandomSearch, Strategy
+from duogp.bo.surrogates import BoTorchSurrogate, GPSurrogate, Surrogate
+from duogp.bo.turbo import Turbo
+from duogp.methods import METHODS
+from duogp.training.progress import Progress
+
+#: Strategies that no method of the registry stands behind.
+RANDOM, BOTORCH = "random", "botorch"
+BATCH_SIZE = 10
+#: Seconds between two drawings of the incumbent.
+REDRAW = 10.0
+
+
+class Task(Protocol):
+    """What is optimised: larger is better."""
+
+    name: str
+    dims: int
+    bounds: NDArray[np.float64]  # [2, d], the cube in the task's own units
+
+    def __call__(self, X: Floats) -> Floats:
+        """Values [n] of points [n, d] of the cube [0, 1]^d."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Every evaluation of a run, in order."""
+
+    task: str
+    method: str
+    X: Floats  # [n, d] in the cube
+    y: Floats  # [n]
+    batch: NDArray[np.int64]  # [n], which batch a row belongs to
+    bounds: Floats
+    optimum: float | None = None  # of the task, where it is known
+
+    @property
+    def incumbent(self) -> Floats:
+        """The best value after each evaluation."""
+        return np.maximum.accumulate(self.y)
+
+    @property
+    def best_y(self) -> float:
+        return float(self.y.max())
+
+    @property
+    def best_x(self) -> Floats:
+        """Where that is, in the task's own units."""
+        low, high = self.bounds
+        return low + (high - low) * self.X[self.y.argmax()]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __repr__(self) -> str:
+        return f"Result({self.task}, {self.method}, {len(self)} evaluations, best {self.best_y:.6g})"
+
+
+def make_strategy(
+    method: str,
+    dims: int,
+    *,
+    batch_size: int = BATCH_SIZE,
+    seed: int = 0,
+    regions: int = 1,
+    initial: int | ArrayLike | None = None,
+    candidates: int | None = None,
+    **settings: Any,
+) -> Strategy:
+    """ "random", or TuRBO with a method of the registry or BoTorch's exact GP ("botorch") inside."""
+    start = _points(initial, dims)
+    if method in (RANDOM, BOTORCH) and settings:
+        raise ValueError(f"method {method!r} has no settings, got {', '.join(settings)}")
+    if method == RANDOM:
+        return RandomSearch(dims, batch_size, seed, start)
+    surrogate: Surrogate
+    if method == BOTORCH:
+        surrogate = BoTorchSurrogate()
+    else:
+        try:
+            METHODS[method]
+        except ValueError as error:
+            raise ValueError(f"{error}; beside them there are {RANDOM!r} and {BOTORCH!r}") from None
+        surrogate = GPSurrogate.of(method, **settings)
+    return Turbo(
+        dims,
+        surrogate,
+        batch_size=batch_size,
+        seed=seed,
+        regions=regions,
+        initial=cast("int | None", initial) if start is None else None,
+        candidates=candidates,
+        start=start,
+    )
+
+
+def optimise(
+    task: Task | str,
+    method: str = "dcsvgp",
+    *,
+    evaluations: int = 1000,
+    batch_size: int = BATCH_SIZE,
+    seed: int = 0,
+    folder: str | os.PathLike[str] | None = None,
+    regions: int = 1,
+    initial: int | ArrayLike | None = None,
+    candidates: int | None = None,
+    task_options: Mapping[str, Any] | None = None,
+    plot: bool = True,
+    verbose: bool = False,
+    callback: Callable[[Proposal, Floats], None] | None = None,
+    **settings: Any,
+) -> Result:
+    """Maximise a task with so many evaluations in all, the initial design included.
+
+    ``task``: an object with ``name``, ``dims``, ``bounds`` and a call, or a name of `duogp.bo.tasks`.
+    ``method``: a GP of the registry inside TuRBO, "botorch" (its exact GP inside TuRBO) or "random".
+    ``regions``: 1 is TuRBO-1, more are TuRBO-m; each starts with ``initial`` points, 2d by default. Given as
+    an array [n, d] of points of the cube, ``initial`` are the points that all start with.
+    ``settings`` are those of the GP, with ``steps`` of a refit and ``first_steps`` of the first fit.
+
+    With a ``folder`` every batch is written as soon as it is known, and a run that was stopped goes on where
+    it was, with the proposal that would have come next. ``callback`` sees every batch and its values.
+    """
+    if evaluations < 1:
+        raise ValueError(f"evaluations must be a positive integer, got {evaluations}")
+    options = dict(task_options or {})
+    what = _task(task, options)
+    start = _points(initial, what.dims)
+    turbo: dict[str, Any] = {"regions": regions, "candidates": candidates}
+    turbo["initial"] = initial if start is None else start
+    strategy = make_strategy(method, what.dims, batch_size=batch_size, seed=seed, **turbo, **settings)
+    optimum = getattr(what, "optimum", None)
+    optimum = None if optimum is None else float(optimum)
+    journal = None
+    batches: list[Evaluated] = []
+    if folder is not None:
+        chosen = {"task": what.name, "task_options": _plain(options), "method": method, "seed": seed}
+        chosen |= {"batch_size": batch_size, **_plain(turbo), "settings": _plain(settings)}
+        chosen |= {"dims": what.dims, "bounds": np.asarray(what.bounds).tolist(), "optimum": optimum}
+        journal = Journal(folder, chosen, what.dims)
+        batches = journal.batches()
+        for batch in batches:
+            strategy.tell(*batch)
+        if batches:
+            journal.load_models(len(batches) - 1, strategy)
+    known = sum(len(batch.y) for batch in batches)
+    if hasattr(what, "evaluated"):  # its noise goes on where it was
+        what.evaluated = known
+
+    def result() -> Result:
+        X, y, number = points_of(batches, what.dims)
+        return Result(what.name, method, X, y, number, np.asarray(what.bounds, dtype=np.float64), optimum)
+
+    def draw() -> None:
+        if journal is not None and plot and batches:
+            save_incumbent(journal.folder / FIGURE, result())
+
+    drawn = time.monotonic()
+    ours: AbstractContextManager[Any] = closing(cast(Any, what)) if isinstance(task, str) else nullcontext()
+    with ours, Progress(f"{what.name}, {method}", evaluations, verbose) as bar:
+        for _ in range(known):
+            bar.advance("")
+        while known < evaluations:
+            proposal = strategy.ask(evaluations - known)
+            if journal is not None:
+                journal.save_models(len(batches), strategy)
+            y = _evaluate(what, proposal)
+            if journal is not None:
+                journal.append(len(batches), proposal, y)
+                journal.drop_models_before(len(batches))
+            strategy.tell(proposal, y)
+            batches.append(Evaluated(proposal, y))
+            known += len(y)
+            best = max(float(batch.y.max()) for batch in batches)
+            for _ in range(len(y)):
+                bar.advance(f"best {best:.5g}  {strategy.status}")
+            if time.monotonic() - drawn > REDRAW:
+                draw()
+                drawn = time.monotonic()
+            if callback is not None:
+                callback(proposal, y)
+    draw()
+    return result()
+
+
+def _task(task: Task | str, options: dict[str, Any]) -> Task:
+    if isinstance(task, str):
+        from duogp.bo.tasks import make
+
+        return make(task, **options)
+    if options:
+        raise ValueError("task_options are for tasks given by name")
+    return task
+
+
+def _evaluate(task: Task, proposal: Proposal) -> Floats:
+    y = np.asarray(task(proposal.X), dtype=np.float64)
+    if y.shape != (len(proposal),):
+        raise ValueError(f"task {task.name!r} must return {len(proposal)} values, got shape {y.shape}")
+    if not np.isfinite(y).all():
+        x = proposal.X[int(np.flatnonzero(~np.isfinite(y))[0])]
+        raise ValueError(f"task {task.name!r} is not finite at {x.tolist()} (of the cube)")
+    return y
+
+
+def _points(initial: int | ArrayLike | None, dims: int) -> Floats | None:
+    """Where ``initial`` holds points and is no number: checked."""
+    if initial is None or np.ndim(initial) == 0:
+        return None
+    points = np.asarray(initial, dtype=np.float64)
+    if points.ndim != 2 or points.shape[1] != dims or not len(points):
+        raise ValueError(f"initial must be a number or points [n, {dims}], got shape {points.shape}")
+    if not ((points >= 0) & (points <= 1)).all():
+        raise ValueError("initial: points must be finite and lie in the cube [0, 1]^d")
+    return points
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON holds them; arrays by a fingerprint, other objects by their representation."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            return value.item()
+        if isinstance(value, np.ndarray):
+            digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+            return f"array {list(value.shape)} of {value.dtype}, SHA-256 {digest[:16]}"
+        if isinstance(value, (list, tuple)):
+            return [plain(v) for v in value]
+        return value if isinstance(value, (str, int, float, type(None))) else repr(value)
+
+    return {name: plain(value) for name, value in settings.items()}
+
+
+def result_of(folder: str | os.PathLike[str]) -> Result:
+    """The evaluations in the folder of a run, finished or not."""
+    known = read_options(folder)
+    if known is None:
+        raise FileNotFoundError(f"{str(folder)!r} is not the folder of a run: it has no {OPTIONS}")
+    X, y, number = points_of(read_batches(folder, known["dims"])[0], known["dims"])
+    bounds = np.asarray(known["bounds"], dtype=np.float64)
+    return Result(known["task"], known["method"], X, y, number, bounds, known.get("optimum"))

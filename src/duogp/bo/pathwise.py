@@ -1,0 +1,83 @@
+"""Thompson sampling with functions: over a set of candidates, and inside BoTorch's own acquisition functions.
+
+A draw at 5,000 candidates is a function evaluated there, at a cost linear in their number; no covariance of
+candidates is ever formed. BoTorch's `PathwiseThompsonSampling`, `get_matheron_path_model` and whatever else
+stands on `draw_matheron_paths` find our paths through its dispatcher.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from botorch.sampling.pathwise.paths import SamplePath
+from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
+from torch import Tensor
+
+from duogp.bo.candidates import distinct_maximisers
+from duogp.bo.model import DuoGPModel, Paths
+
+#: Candidates evaluated at once.
+CHUNK = 8192
+
+
+@torch.no_grad()
+def thompson(
+    model: DuoGPModel,
+    candidates: Tensor,
+    q: int = 1,
+    *,
+    seed: int | None = None,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """q of the candidates [n, d], each the best under its own draw, no candidate twice: [q, d].
+
+    ``weights`` [m] make one value of several outputs.
+    """
+    if candidates.dim() != 2:
+        raise ValueError(f"candidates must be [n, d], got {tuple(candidates.shape)}")
+    if model.num_outputs > 1 and weights is None:
+        raise ValueError(f"the model has {model.num_outputs} outputs: give weights to make one value of them")
+    if model.batch_shape:
+        raise ValueError(f"the model has batches {tuple(model.batch_shape)}: thompson is for one model")
+    paths = model.sample_paths(q, seed)
+    values = torch.cat([paths(part) for part in candidates.split(CHUNK)], -2)  # [q, n, m]
+    value = values[..., 0] if weights is None else values @ weights.to(values)
+    return candidates[distinct_maximisers(value.double().cpu().numpy())]
+
+
+class DrawnPaths(SamplePath):
+    """Our paths where BoTorch expects its own: x [*b, n, d] ↦ [*sample_shape, *b, n].
+
+    Where x has the sample dimensions among its batches, each draw sees its own part of x, as there.
+    """
+
+    def __init__(self, paths: Paths, sample_shape: torch.Size) -> None:
+        super().__init__()
+        self.paths, self.sample_shape = paths, sample_shape
+
+    def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
+        """The draws are no ensemble of models."""
+
+    def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
+        several = self.paths.model.num_outputs > 1
+        if several:  # the caller made room for the outputs in front of the points
+            x = x.squeeze(-3)
+        draws, batch = len(self.sample_shape), x.shape[:-2]
+        values = self.paths(x)  # [samples, *b, n, m]
+        values = values.mT if several else values.squeeze(-1)
+        shape = torch.broadcast_shapes(self.sample_shape, batch[-draws:]) if draws else torch.Size()
+        if draws and batch and shape != self.sample_shape:
+            raise ValueError(f"X has batches {tuple(batch)}, the draws are {tuple(self.sample_shape)}")
+        if not draws:
+            return values[0]
+        if draws > 1:
+            raise NotImplementedError("paths of one sample dimension only")
+        if batch and batch[-1] == self.sample_shape[0]:  # [samples, ..., samples, n] → its diagonal
+            return values.diagonal(dim1=0, dim2=len(batch)).movedim(-1, len(batch) - 1)
+        return values
+
+
+@DrawMatheronPaths.register(DuoGPModel)
+def _draw(model: DuoGPModel, *, sample_shape: torch.Size, **_: Any) -> DrawnPaths:
+    return DrawnPaths(model.sample_paths(max(sample_shape.numel(), 1)), sample_shape)

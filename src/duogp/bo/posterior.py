@@ -1,0 +1,218 @@
+"""A fitted posterior as a Gaussian process on tensors: joint, batched, differentiable, and conditionable.
+
+Every Gaussian basis freezes into mean f̄(x) and covariance c(x, x′) = k(x, x′) − φ(x)ᵀφ(x′) + ψ(x)ᵀψ(x′)
+(`duogp.bases.LinearForm`). That is a Gaussian process in its own right, so new observations y* = f(X*) + ε
+condition it like any other, whatever basis it came from:
+
+    G Gᵀ = c(X*, X*) + Σ*      h(x) = G⁻¹ c(X*, x)
+    mean f̄(x) + h(x)ᵀ G⁻¹ (y* − f̄(X*))      covariance c(x, x′) − h(x)ᵀ h(x′)
+
+Hyperparameters, inducing points and q(u) stay; nothing is approximated beyond them. The covariance does not
+see y*, so many fantasies y* share one factorisation. A sample path is conditioned by Matheron's rule with the
+same factor. Everything here is float64, in the scaled units of the fit; batches *b stand in front:
+
+    x [*b, q, d]    mean [*b, latent, q]    covariance [*b, latent, q, q′]
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from duogp.bases import LinearForm, clamp_variance
+from duogp.linalg import project
+
+#: Added to a covariance that is conditioned on, relative to its prior: the rounding of c.
+ROUNDING = 1e-10
+
+Path = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Rows, and all that a process has to know of them to say how they vary together."""
+
+    x: Tensor  # [*b, q, d]
+    mean: Tensor  # [*b, latent, q]
+    features: tuple[Tensor, ...]  # each [*b, latent, r, q]
+    inner: Points | None = None  # the same rows as the process below sees them
+
+
+class Process(ABC):
+    """A Gaussian process over latent functions."""
+
+    #: of the process itself: fantasies, batches of observations
+    batch_shape: torch.Size = torch.Size()
+
+    @abstractmethod
+    def at(self, x: Tensor) -> Points:
+        """Rows [*b, q, d] with their mean and features."""
+
+    @abstractmethod
+    def covariance(self, a: Points, b: Points) -> Tensor:
+        """c(a, b): [*b, latent, qa, qb]."""
+
+    @abstractmethod
+    def prior_variance(self, x: Tensor) -> Tensor:
+        """k(x, x), which rounding is relative to: [*b, latent, q]."""
+
+    @abstractmethod
+    def sample_paths(self, num: int, generator: torch.Generator, num_features: int = 1024) -> Path:
+        """num functions drawn from the process: x [*b, q, d] ↦ [num, *b, latent, q]."""
+
+    def joint(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and covariance of f(x); variances are floored at rounding, gradients untouched."""
+        points = self.at(x)
+        covariance = self.covariance(points, points)
+        diagonal = covariance.diagonal(dim1=-2, dim2=-1)
+        floor = clamp_variance(diagonal, self.prior_variance(x)) - diagonal
+        covariance = covariance + torch.diag_embed(floor)
+        return points.mean, covariance
+
+
+class Frozen(Process):
+    """What `LinearForm` says, with the prior mean."""
+
+    def __init__(self, form: LinearForm, mean: nn.Module) -> None:
+        self.form, self.mean = form, mean
+
+    def at(self, x: Tensor) -> Points:
+        form = self.form
+        rows = x.reshape(1, 1, -1, x.shape[-1])  # all rows in one product, whatever their batches
+        k = {p: p(rows) for p in {form.mean_probe, form.residual_probe, form.explained_probe}}
+        mean = project(k[form.mean_probe], form.mean_weights) + self.mean(rows)
+        phi = form.residual_root @ k[form.residual_probe]
+        psi = form.explained_root @ k[form.explained_probe]
+        return Points(x, _batched(mean, x), (_batched(phi, x), _batched(psi, x)))
+
+    def covariance(self, a: Points, b: Points) -> Tensor:
+        # A leading dimension of one, so that the parameters' [1, latent] meets a batch dimension.
+        prior = self.form.prior(a.x[None].unsqueeze(-3), b.x[None].unsqueeze(-3)).squeeze(0)
+        (phi_a, psi_a), (phi_b, psi_b) = a.features, b.features
+        return prior - phi_a.mT @ phi_b + psi_a.mT @ psi_b
+
+    def prior_variance(self, x: Tensor) -> Tensor:
+        return self.form.prior.diag(x[None].unsqueeze(-3)).squeeze(0)
+
+    def sample_paths(self, num: int, generator: torch.Generator, num_features: int = 1024) -> Path:
+        with torch.no_grad():
+            draw = self.form.sample_paths(num, generator, num_features)
+
+        def path(x: Tensor) -> Tensor:
+            rows = x.reshape(1, 1, -1, x.shape[-1])
+            values = draw(rows)[:, 0] + self.mean(rows)  # [num, latent, all rows]
+            return _unflattened(values, x)
+
+        return path
+
+
+class Selected(Process):
+    """Some of the latent functions."""
+
+    def __init__(self, base: Process, index: Sequence[int]) -> None:
+        self.base, self.index = base, torch.as_tensor(list(index))
+        self.batch_shape = base.batch_shape
+
+    def at(self, x: Tensor) -> Points:
+        inner = self.base.at(x)
+        return Points(x, inner.mean[..., self.index, :], (), inner)
+
+    def covariance(self, a: Points, b: Points) -> Tensor:
+        assert a.inner is not None and b.inner is not None
+        all_of_them = self.base.covariance(a.inner, b.inner)
+        if all_of_them.shape[-3] == 1:  # one kernel for all
+            return all_of_them.expand(*all_of_them.shape[:-3], len(self.index), *all_of_them.shape[-2:])
+        return all_of_them[..., self.index, :, :]
+
+    def prior_variance(self, x: Tensor) -> Tensor:
+        prior = self.base.prior_variance(x)
+        return prior if prior.shape[-2] == 1 else prior[..., self.index, :]
+
+    def sample_paths(self, num: int, generator: torch.Generator, num_features: int = 1024) -> Path:
+        path = self.base.sample_paths(num, generator, num_features)
+        return lambda x: path(x)[..., self.index, :]
+
+
+class Conditioned(Process):
+    """A process after y [*b′, latent, n] was observed at x [*b, n, d] with noise variances [..., latent, n].
+
+    *b must broadcast to *b′: fantasies y of one x share its factorisation. Gradients flow to x and to y.
+    """
+
+    def __init__(self, base: Process, x: Tensor, y: Tensor, noise: Tensor) -> None:
+        self.base = base
+        self.points = base.at(x)
+        covariance = base.covariance(self.points, self.points)
+        self.noise = noise.expand(*covariance.shape[:-3], *y.shape[-2:])
+        rounding = ROUNDING * base.prior_variance(x)
+        self.root = _cholesky(covariance + torch.diag_embed(self.noise + rounding))
+        innovation = y - self.points.mean
+        self.target = y
+        self.white = torch.linalg.solve_triangular(self.root, innovation.unsqueeze(-1), upper=False)
+        self.batch_shape = innovation.shape[:-2]
+
+    def at(self, x: Tensor) -> Points:
+        inner = self.base.at(x)
+        cross = self.base.covariance(self.points, inner)
+        h = torch.linalg.solve_triangular(self.root, cross, upper=False)
+        return Points(x, inner.mean + (h.mT @ self.white).squeeze(-1), (h,), inner)
+
+    def covariance(self, a: Points, b: Points) -> Tensor:
+        assert a.inner is not None and b.inner is not None
+        return self.base.covariance(a.inner, b.inner) - a.features[0].mT @ b.features[0]
+
+    def prior_variance(self, x: Tensor) -> Tensor:
+        return self.base.prior_variance(x)
+
+    def sample_paths(self, num: int, generator: torch.Generator, num_features: int = 1024) -> Path:
+        before = self.base.sample_paths(num, generator, num_features)
+
+        def in_every_batch(x: Tensor) -> Tensor:
+            """The draws stand in front of all batches, so all batches have to be there."""
+            return x.expand(*torch.broadcast_shapes(x.shape[:-2], self.batch_shape), *x.shape[-2:])
+
+        known = before(in_every_batch(self.points.x))  # [num, *b′, latent, n]
+        epsilon = torch.randn(known.shape, generator=generator, dtype=torch.float64).to(known.device)
+        missing = self.target - known - self.noise.sqrt() * epsilon
+        white = torch.linalg.solve_triangular(self.root, missing.unsqueeze(-1), upper=False)
+        weights = torch.linalg.solve_triangular(self.root.mT, white, upper=True)
+
+        def path(x: Tensor) -> Tensor:
+            x = in_every_batch(x)
+            cross = self.base.covariance(self.base.at(x), self.points)
+            return before(x) + (cross @ weights).squeeze(-1)
+
+        return path
+
+
+def _cholesky(matrix: Tensor) -> Tensor:
+    """A factor; more is added to the diagonal where rounding left too little."""
+    scale = matrix.diagonal(dim1=-2, dim2=-1).detach().mean(-1)[..., None, None]
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    jitter = 0.0
+    while True:
+        root, info = torch.linalg.cholesky_ex(matrix + jitter * scale * eye)
+        if not bool((info != 0).any()):
+            return root
+        if jitter > 1e-3:
+            raise ValueError("the new observations cannot be conditioned on: their covariance is singular")
+        jitter = max(10 * jitter, 1e-10)
+
+
+def _batched(value: Tensor, x: Tensor) -> Tensor:
+    """[1, latent, ..., all rows] as [*b, latent, ..., q]."""
+    batch = x.shape[:-2]
+    parts = value[0].unflatten(-1, (*batch, x.shape[-2]))
+    lead = parts.dim() - len(batch) - 1
+    return parts.movedim(tuple(range(lead, lead + len(batch))), tuple(range(len(batch)))) if batch else parts
+
+
+def _unflattened(values: Tensor, x: Tensor) -> Tensor:
+    """[num, latent, all rows] as [num, *b, latent, q]."""
+    batch = x.shape[:-2]
+    parts = values.unflatten(-1, (*batch, x.shape[-2]))  # [num, latent, *b, q]
+    return parts.movedim(1, -2) if batch else parts

@@ -1,0 +1,57 @@
+"""The trust region of TuRBO (Eriksson et al. 2019): a box that grows with success and shrinks with failure.
+
+A batch succeeds when its best value beats the best so far by more than 1e-3 |best|. Three successes in a row
+double the length (to at most 1.6), as many failures in a row as the tolerance halve it; below 0.5⁷ the
+region has converged, and starts again elsewhere, without a memory of what it saw.
+
+One region fails batch by batch, ⌈max(4, d) / q⌉ of them in a row. Of several regions each gets a varying
+share of a batch, so that their failures are counted in evaluations, max(5, d) of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FIRST_LENGTH, SHORTEST, LONGEST = 0.8, 0.5**7, 1.6
+SUCCESS_TOLERANCE = 3
+#: What counts as better, relative to the best.
+IMPROVEMENT = 1e-3
+
+
+def failure_tolerance(dims: int, batch_size: int, regions: int) -> int:
+    return max(5, dims) if regions > 1 else math.ceil(max(4.0, dims) / batch_size)
+
+
+@dataclass
+class TrustRegion:
+    """Its size and what it counts; where it is follows from the evaluations."""
+
+    failure_tolerance: int
+    counts_evaluations: bool = False  # failures, instead of batches
+    success_tolerance: int = SUCCESS_TOLERANCE
+    length: float = FIRST_LENGTH
+    successes: int = 0
+    failures: int = 0
+    generation: int = 0  # how often it has started again
+
+    def observe(self, best_before: float, values: NDArray[np.float64]) -> None:
+        """Grow or shrink by the values of its share of a batch (larger is better)."""
+        if values.max() > best_before + IMPROVEMENT * abs(best_before):
+            self.successes, self.failures = self.successes + 1, 0
+        else:
+            self.successes = 0
+            self.failures += len(values) if self.counts_evaluations else 1
+        if self.successes == self.success_tolerance:
+            self.length, self.successes = min(2 * self.length, LONGEST), 0
+        elif self.failures >= self.failure_tolerance:
+            self.length, self.failures = self.length / 2, 0
+        if self.length < SHORTEST:
+            self.restart()
+
+    def restart(self) -> None:
+        self.length, self.successes, self.failures = FIRST_LENGTH, 0, 0
+        self.generation += 1

@@ -1,0 +1,223 @@
+"""What TuRBO asks of a model: learn from what was seen, say where to look wide, draw functions.
+
+Inputs come from the cube [0, 1]^d and are handed on as √12 (x − ½), whose coordinates have variance one over
+the cube: a step of the optimiser then means as much to an inducing point as to a lengthscale. Values are
+standardised by their median and standard deviation at every fit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from duogp.bo.candidates import Floats
+from duogp.bo.refitting import STEPS, first_fit, refit
+from duogp.gp import GP
+from duogp.kernels import Deep, Scale, Stationary
+from duogp.likelihoods import GaussianLikelihood
+from duogp.methods import METHODS
+from duogp.model import Model
+from duogp.prediction import Prediction
+from duogp.saving import load as load_model
+from duogp.settings import Settings
+from duogp.training import Progression
+
+#: Standard deviations of a uniform variable that make up its range.
+SPREAD = math.sqrt(12.0)
+#: TuRBO's priors on hyperparameters are intervals; lengthscales in units of the cube.
+LENGTHSCALES, OUTPUT_SCALES, NOISES = (0.005, 2.0), (0.05, 20.0), (5e-4, 0.2)
+FIRST_LENGTHSCALE, FIRST_NOISE = 0.5, 5e-3
+#: What a saved surrogate consists of.
+MODEL, UNITS = "model", "units.json"
+#: Rows predicted at once.
+CHUNK = 8192
+
+
+class Surrogate(ABC):
+    """A model of values on the cube; `fit` returns a new one, started from this one."""
+
+    rows: int  # that it was fitted to; 0 before the first fit
+
+    @abstractmethod
+    def fit(self, X: Floats, y: Floats, seed: int) -> Self:
+        """All rows that the model is to know."""
+
+    @abstractmethod
+    def draw(self, X: Floats, n: int, seed: int) -> Floats:
+        """n joint draws of observations at the rows of X: [n, rows]."""
+
+    @abstractmethod
+    def lengthscales(self) -> Floats | None:
+        """One for each coordinate, that of the covariance; None where there is no such thing."""
+
+    def save(self, folder: Path) -> None:
+        """What the next fit starts from; nothing, for models that start from nothing."""
+
+    def load(self, folder: Path) -> Self:
+        """What `save` wrote."""
+        return self
+
+
+@dataclass(frozen=True)
+class GPSurrogate(Surrogate):
+    """A GP of the registry, refitted from where it is."""
+
+    method: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    first_steps: int | None = None
+    steps: int = STEPS
+    gp: GP | None = None
+    rows: int = 0
+    centre: float = 0.0
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, method: str, **settings: Any) -> GPSurrogate:
+        """TuRBO's settings where the user has none of their own; ``steps`` and ``first_steps`` of a fit."""
+        first, steps = settings.pop("first_steps", None), settings.pop("steps", STEPS)
+        own = {
+            "kernel": "matern52",
+            "initial_lengthscale": FIRST_LENGTHSCALE * SPREAD,
+            "initial_noise": FIRST_NOISE,
+            "noise_floor": NOISES[0],
+            "validation_fraction": 0.0,
+            "early_stopping": False,
+            "standardize": False,
+        }
+        if METHODS[method].has_network or METHODS[method].is_deep:  # features have a scale of their own
+            del own["initial_lengthscale"]
+        Settings.of(own | settings)  # a mistake is answered here, and not after the initial design
+        return cls(METHODS[method].name, own | settings, first, steps)
+
+    def fit(self, X: Floats, y: Floats, seed: int) -> GPSurrogate:
+        centre, scale = standard_units(y)
+        u, z = _spread_out(X), (y - centre) / scale
+        if self.gp is None:
+            settings = {"random_state": seed, **self.settings}
+            if (steps := self.first_steps) is not None:
+                settings["steps"] = steps
+            gp = first_fit(u, z, self.method, callbacks=[keep_in_bounds], **settings)
+        else:
+            gp = refit(self.gp, u, z, steps=self.steps, callbacks=[keep_in_bounds], seed=seed)
+        return replace(self, gp=gp, rows=len(y), centre=centre, scale=scale)
+
+    def draw(self, X: Floats, n: int, seed: int) -> Floats:
+        assert self.gp is not None
+        paths = self.gp.sample_paths(n, seed=seed)
+        u = _spread_out(X)
+        values = np.concatenate([paths(u[i : i + CHUNK]) for i in range(0, len(u), CHUNK)], 1)
+        same_everywhere = isinstance(self.gp.model.likelihood, GaussianLikelihood)
+        prediction = self.gp.predict(u[:1] if same_everywhere else u)
+        assert isinstance(prediction, Prediction)
+        noise = np.random.default_rng(seed).standard_normal(values.shape)
+        values = values + np.sqrt(prediction.noise) * noise
+        return values * self.scale + self.centre
+
+    def lengthscales(self) -> Floats | None:
+        assert self.gp is not None
+        found = ard_lengthscales(self.gp.model)
+        if found is None or not self.gp.columns.all():
+            return None
+        return found / SPREAD
+
+    def save(self, folder: Path) -> None:
+        assert self.gp is not None
+        folder.mkdir(parents=True, exist_ok=True)
+        self.gp.save(folder / MODEL)
+        units = {"rows": self.rows, "centre": self.centre, "scale": self.scale}
+        (folder / UNITS).write_text(json.dumps(units))  # floats survive JSON to the last bit
+
+    def load(self, folder: Path) -> GPSurrogate:
+        gp = load_model(folder / MODEL)
+        known = json.loads((folder / UNITS).read_text())
+        return replace(self, gp=gp, **known)
+
+
+@dataclass(frozen=True)
+class BoTorchSurrogate(Surrogate):
+    """BoTorch's exact GP with the settings of its TuRBO tutorial: Matérn-5/2, ARD, fitted anew each time."""
+
+    model: Any = None
+    rows: int = 0
+    centre: float = 0.0
+    scale: float = 1.0
+
+    def fit(self, X: Floats, y: Floats, seed: int) -> BoTorchSurrogate:
+        from botorch.fit import fit_gpytorch_mll
+        from botorch.models import SingleTaskGP
+        from gpytorch.constraints import Interval
+        from gpytorch.kernels import MaternKernel, ScaleKernel
+        from gpytorch.likelihoods import GaussianLikelihood as Noise
+        from gpytorch.mlls import ExactMarginalLogLikelihood
+
+        centre, scale = float(y.mean()), float(y.std()) or 1.0
+        x, z = torch.as_tensor(X), torch.as_tensor((y - centre) / scale).unsqueeze(-1)
+        kernel = ScaleKernel(
+            MaternKernel(nu=2.5, ard_num_dims=X.shape[1], lengthscale_constraint=Interval(0.005, 4.0))
+        )
+        noise = Noise(noise_constraint=Interval(1e-8, 1e-3))
+        model = SingleTaskGP(x, z, covar_module=kernel, likelihood=noise, outcome_transform=None)
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        return replace(self, model=model, rows=len(y), centre=centre, scale=scale)
+
+    def draw(self, X: Floats, n: int, seed: int) -> Floats:
+        """A joint draw of all candidates, as the tutorial has it (a factorisation of their covariance)."""
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            values = self.model.posterior(torch.as_tensor(X)).rsample(torch.Size([n]))
+        return values.squeeze(-1).numpy() * self.scale + self.centre
+
+    def lengthscales(self) -> Floats | None:
+        return self.model.covar_module.base_kernel.lengthscale.detach().double().numpy().reshape(-1)
+
+
+def standard_units(y: Floats) -> tuple[float, float]:
+    """Median and standard deviation; of values that are all alike, one."""
+    scale = float(y.std())
+    return float(np.median(y)), scale if scale > 1e-6 else 1.0
+
+
+def ard_lengthscales(model: Model) -> Floats | None:
+    """Of the covariance kernel, where that is stationary in the inputs with one for each of them."""
+    kernel: Any = model.basis.kernel
+    if hasattr(model, "hidden"):
+        return None
+    while isinstance(kernel, Scale):
+        kernel = kernel.kernel
+    if not isinstance(kernel, Stationary) or not kernel.ard:
+        return None
+    return kernel.lengthscale().detach().double().cpu().numpy().reshape(-1)
+
+
+@torch.no_grad()
+def keep_in_bounds(progress: Progression) -> None:
+    """TuRBO's intervals, by projection after every epoch; kernels on features have none."""
+    for part in progress.model.modules():
+        if isinstance(part, Scale) and part.variance.raw.requires_grad:
+            _clamp(part.variance, *OUTPUT_SCALES)
+        elif isinstance(part, GaussianLikelihood) and part.learns_noise:
+            _clamp(part.noise, *NOISES)
+    if not any(isinstance(part, Deep) for part in progress.model.modules()) and not hasattr(
+        progress.model, "hidden"
+    ):
+        for part in progress.model.modules():
+            if isinstance(part, Stationary):
+                _clamp(part.lengthscale, *(SPREAD * bound for bound in LENGTHSCALES))
+
+
+def _clamp(parameter: Any, low: float, high: float) -> None:
+    """On the raw values, so that what is inside stays to the last bit."""
+    ends = torch.tensor([max(low, parameter.floor * (1 + 1e-6)), high], dtype=torch.float64)
+    low_raw, high_raw = parameter._inverse(ends).tolist()
+    parameter.raw.clamp_(low_raw, high_raw)
+
+
+def _spread_out(X: Floats) -> Floats:
+    return SPREAD * (X - 0.5)
