@@ -6,7 +6,10 @@ import subprocess
 import sys
 import textwrap
 
-OPTIONAL = ("typer", "rich", "pyarrow", "matplotlib", "safetensors", "pandas", "gpytorch", "linear_operator")
+OPTIONAL = (
+    *("typer", "rich", "pyarrow", "matplotlib", "safetensors", "pandas", "gpytorch", "linear_operator"),
+    *("botorch", "gymnasium", "rdkit", "selfies"),
+)
 
 # The finder of installed packages, blind to some: what `pip uninstall` would do to it.
 BLOCK = f"""
@@ -50,6 +53,24 @@ def test_import_fit_predict_and_sample_with_the_core_alone():
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "done"
     assert done.stderr == ""
+
+
+def test_optimisation_with_the_core_alone():
+    done = run_without_extras(
+        """
+        import pytest
+        import duogp.bo
+        settings = {"num_inducing": 10, "steps": 2, "first_steps": 2, "warm_start": 0, "candidates": 50}
+        found = duogp.bo.optimise("rover-small", "dcsvgp", evaluations=16, initial=8, **settings)
+        assert len(found) == 16
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'duogp\\[bo\\]'"):
+            duogp.bo.DuoGPModel
+        for task, extra in (("lunar", "lunar"), ("ranolazine", "molecules")):
+            with pytest.raises(ImportError, match=rf"pip install 'duogp\\[{extra}\\]'"):
+                duogp.bo.optimise(task, "random", evaluations=1)
+        """
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_benchmark_runner_starts_with_the_core_alone():

@@ -27,7 +27,7 @@ def build() -> "typer.Typer":
     """The application with all its commands."""
     import typer
 
-    from duogp.commands import bench, evaluate, explain, fit, info, methods, plot, predict
+    from duogp.commands import bench, bo, evaluate, explain, fit, info, methods, plot, predict
     from duogp.commands.manners import PoliteGroup
 
     app = typer.Typer(
@@ -54,6 +54,6 @@ def build() -> "typer.Typer":
     ) -> None:
         """Gaussian processes whose mean and covariance learn separately."""
 
-    for module in (fit, predict, evaluate, explain, plot, info, methods, bench):
+    for module in (fit, predict, evaluate, explain, plot, info, methods, bo, bench):
         module.register(app)
     return app

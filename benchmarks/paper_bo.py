@@ -1,0 +1,353 @@
+"""Bayesian optimisation as in §5.3 of Zhu et al. (2023): coupled and decoupled models inside TuRBO-1.
+
+    rover       60-d, 2,000 evaluations, q = 100 after 200 initial ones; 200 inducing points
+    lunar       12-d, 500 evaluations on 10 terrains, q = 25 after 50; 200 inducing points. The best point of
+                a run is scored once more on all 50 terrains
+    ranolazine  256-d, 3,000 evaluations, q = 50 after 1,000 molecules of ZINC-250k; 500 inducing points.
+                Needs the trained autoencoder and the data folder
+
+Rover and Lunar compare SVGP with DCSVGP (β₂ = 0 and 0.1), Ranolazine compares PPGPR-DKL with PPGPR-DCDKL;
+random search and TuRBO with an exact GP run beside them, the latter twice: ours with TuRBO's settings and
+warm-started refits, and BoTorch's with those of its tutorial. Models of one seed start from the same points.
+
+Every finished run is a line of the results file and is not computed again. With a time limit nothing new is
+started after it, and what runs then stops after its batch; it goes on from --state the next time (where
+safetensors is installed; elsewhere it starts again). What a task or a contestant needs and is missing is said
+and left out: Rover, our models and random search need numpy, scipy, scikit-learn and torch alone.
+
+    export DUOGP_DATA=<folder with bo/ and molecules/>
+    python benchmarks/paper_bo.py --tasks rover,lunar --workers 2 --time-limit 3000
+    python benchmarks/paper_bo.py --tables --figure
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import multiprocessing
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from duogp.bench.measure import device_name, versions
+from duogp.bo import Proposal, optimise
+from duogp.bo.plots import comparison_plot, mean_and_error
+from duogp.bo.tasks import make
+
+ROOT = Path(__file__).parent
+#: What makes two runs the same.
+KEY = ("task", "contestant", "seed", "evaluations", "batch_size", "initial", "num_inducing")
+
+
+@dataclass(frozen=True)
+class Contestant:
+    label: str
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    sparse: bool = True  # it has inducing points
+
+
+@dataclass(frozen=True)
+class Experiment:
+    title: str
+    contestants: tuple[str, ...]
+    runs: int
+    evaluations: int
+    batch_size: int
+    initial: int
+    inducing: int
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the task
+    scored: Mapping[str, Any] | None = None  # options of the task that judges the best point
+
+
+CONTESTANTS = {
+    "svgp": Contestant("SVGP", "svgp"),
+    "dcsvgp-0": Contestant("DCSVGP, β₂ = 0", "dcsvgp", {"beta2": 0.0}),
+    "dcsvgp-0.1": Contestant("DCSVGP, β₂ = 0.1", "dcsvgp", {"beta2": 0.1}),
+    "ppgpr-dkl": Contestant("PPGPR-DKL", "ppgpr-dkl"),
+    "ppgpr-dcdkl": Contestant("PPGPR-DCDKL, β₂ = 0", "ppgpr-dcdkl", {"beta2": 0.0}),
+    "random": Contestant("random search", "random", sparse=False),
+    "exact": Contestant("exact GP", "exact", sparse=False),
+    "botorch": Contestant("exact GP, BoTorch's tutorial", "botorch", sparse=False),
+}
+GAUSSIAN = ("random", "svgp", "dcsvgp-0", "dcsvgp-0.1", "exact", "botorch")
+DEEP = ("random", "ppgpr-dkl", "ppgpr-dcdkl", "botorch")
+EXPERIMENTS = {
+    "rover": Experiment("Rover, 60-d", GAUSSIAN, 5, 2000, 100, 200, 200),
+    "lunar": Experiment(
+        "Lunar lander, 12-d", GAUSSIAN, 5, 500, 25, 50, 200, options={"terrains": 10}, scored={"terrains": 50}
+    ),
+    "ranolazine": Experiment("Ranolazine MPO, 256-d", DEEP, 3, 3000, 50, 1000, 500),
+}
+QUICK = {
+    "rover": Experiment("Rover, 60-d", GAUSSIAN, 2, 160, 40, 80, 30),
+    "lunar": Experiment(
+        "Lunar lander, 12-d", GAUSSIAN, 2, 30, 10, 10, 20, options={"terrains": 1}, scored={"terrains": 2}
+    ),
+    "ranolazine": Experiment("Ranolazine MPO, 256-d", DEEP, 2, 60, 20, 20, 20),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    task: str
+    contestant: str
+    seed: int
+    experiment: Experiment
+    device: str
+    state: Path
+    deadline: float
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The values of KEY."""
+        e = self.experiment
+        return (self.task, self.contestant, self.seed, e.evaluations, e.batch_size, e.initial, e.inducing)
+
+
+class OutOfTimeError(Exception):
+    """The time limit has passed in the middle of a run."""
+
+
+def run(job: Job) -> dict[str, Any] | None:
+    """One run, or None where the time was over before its end."""
+    if time.time() > job.deadline:
+        return None
+    experiment, contestant = job.experiment, CONTESTANTS[job.contestant]
+    settings = dict(contestant.settings)
+    if contestant.method not in ("random", "botorch"):
+        settings["device"] = job.device
+    if contestant.sparse:
+        settings["num_inducing"] = experiment.inducing
+    task = make(job.task, **experiment.options)
+    initial: Any = experiment.initial
+    if job.task == "ranolazine":
+        initial = task.zinc(experiment.initial, seed=job.seed)  # type: ignore[attr-defined]
+    batches: list[int] = []
+
+    def watch(proposal: Proposal, values: np.ndarray) -> None:
+        batches.append(len(values))
+        if time.time() > job.deadline:
+            raise OutOfTimeError
+
+    start = time.perf_counter()
+    try:
+        found = optimise(
+            task,
+            contestant.method,
+            evaluations=experiment.evaluations,
+            batch_size=experiment.batch_size,
+            initial=initial,
+            seed=job.seed,
+            folder=job.state / "-".join(map(str, job.key)) if find_spec("safetensors") else None,
+            plot=False,
+            callback=watch,
+            **settings,
+        )
+    except OutOfTimeError:
+        return None
+    seconds = time.perf_counter() - start
+    better = np.flatnonzero(np.diff(found.incumbent, prepend=-np.inf))
+    x = found.X[found.y.argmax()]
+    score = None if experiment.scored is None else float(make(job.task, **experiment.scored)(x[None])[0])
+    return {
+        **dict(zip(KEY, job.key, strict=True)),
+        "task_options": dict(experiment.options),
+        "best": found.best_y,
+        "score": score,  # of the best point, by the options in `scored`
+        "scored": experiment.scored,
+        # After which evaluations the best value changed, and to what: the whole curve.
+        "incumbent": [[int(i) + 1, float(found.incumbent[i])] for i in better],
+        "best_x": x.tolist(),
+        "seconds": seconds if sum(batches) == len(found) else None,  # of runs in one piece
+        "device": device_name(settings.get("device", "cpu")),
+        "versions": versions(),
+    }
+
+
+def missing(task: str, contestant: str, quick: bool) -> str | None:
+    """Why a run cannot be made here."""
+    if contestant == "botorch" and find_spec("botorch") is None:
+        return "BoTorch is not installed"
+    return missing_for(task, quick)
+
+
+@functools.cache
+def missing_for(task: str, quick: bool) -> str | None:
+    try:
+        made = make(task)
+        if task == "rover" and not (quick or made.is_published):  # type: ignore[attr-defined]
+            return "set DUOGP_DATA to the folder that holds bo/rover_obstacles.csv"
+        if task == "ranolazine":
+            made.zinc(1)  # type: ignore[attr-defined]
+    except (ImportError, FileNotFoundError) as error:
+        return str(error)
+    return None
+
+
+def wanted(options: argparse.Namespace, known: list[dict[str, Any]]) -> Iterator[Job]:
+    """What is not in the results yet; first runs first, so that whatever stops it leaves a fair picture."""
+    done = {_key(line) for line in known}
+    deadline = time.time() + options.time_limit if options.time_limit is not None else float("inf")
+    said: set[tuple[str, str]] = set()  # once for each thing that is missing
+    tasks = {name: (QUICK if options.quick else EXPERIMENTS)[name] for name in options.tasks.split(",")}
+    for seed in range(max(options.runs or e.runs for e in tasks.values())):
+        for name, experiment in tasks.items():
+            for contestant in experiment.contestants:
+                if seed >= (options.runs or experiment.runs):
+                    continue
+                if options.contestants and contestant not in options.contestants.split(","):
+                    continue
+                job = Job(name, contestant, seed, experiment, options.device, options.state, deadline)
+                if job.key in done:
+                    continue
+                if (obstacle := missing(name, contestant, options.quick)) is None:
+                    yield job
+                elif (name, obstacle) not in said:
+                    said.add((name, obstacle))
+                    print(f"skipped: {name}, {contestant}: {obstacle}", flush=True)
+
+
+def work(options: argparse.Namespace) -> None:
+    jobs = list(wanted(options, stored(options.output)))
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = 0
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.workers, context, torch.set_num_threads, (options.threads,)) as pool:
+        for future in as_completed([pool.submit(run, job) for job in jobs]):
+            line = future.result()
+            if line is None:
+                unfinished += 1
+                continue
+            with options.output.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            took = "" if line["seconds"] is None else f", {line['seconds']:.0f} s"
+            print(
+                f"{line['task']}, {line['contestant']}, run {line['seed']}: {line['best']:.4f}{took}",
+                flush=True,
+            )
+    if unfinished:
+        print(f"the time is over: {unfinished} runs are left")
+
+
+def stored(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def _key(line: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(line[name] for name in KEY)
+
+
+def curve(line: dict[str, Any]) -> np.ndarray:
+    """The best value after each evaluation."""
+    numbers, values = zip(*line["incumbent"], strict=True)
+    return np.repeat(values, np.diff([*numbers, line["evaluations"] + 1]))
+
+
+def of_task(lines: list[dict[str, Any]], task: str) -> dict[str, list[dict[str, Any]]]:
+    """Runs of each contestant, in the order of the table above."""
+    groups = {
+        name: [line for line in lines if line["task"] == task and line["contestant"] == name]
+        for name in CONTESTANTS
+    }
+    return {name: sorted(runs, key=lambda line: line["seed"]) for name, runs in groups.items() if runs}
+
+
+def tables(lines: list[dict[str, Any]]) -> Iterator[str]:
+    """Best values at the end: mean ± standard error over runs, and what decoupling changes, run by run."""
+    for task, experiment in EXPERIMENTS.items():
+        groups = of_task(lines, task)
+        if not groups:
+            continue
+        yield f"\n{experiment.title}\n"
+        yield "| contestant | runs | best value | on all terrains | better than coupled in | seconds |"
+        yield "| --- | --- | --- | --- | --- | --- |"
+        coupled = {r["seed"]: r["best"] for r in groups.get("svgp", groups.get("ppgpr-dkl", []))}
+        for name, runs in groups.items():
+            ends = [np.array([run["best"]]) for run in runs]
+            scores = [np.array([run["score"]]) for run in runs if run["score"] is not None]
+            pairs = [run["best"] - coupled[run["seed"]] for run in runs if run["seed"] in coupled]
+            wins = f"{sum(d > 0 for d in pairs)} of {len(pairs)}" if "dc" in name and pairs else ""
+            times = [run["seconds"] for run in runs if run["seconds"] is not None]
+            took = f"{np.median(times):.0f}" if times else ""
+            cells = [CONTESTANTS[name].label, str(len(runs)), _spread(ends), _spread(scores), wins, took]
+            yield f"| {' | '.join(cells)} |"
+
+
+def _spread(values: list[np.ndarray]) -> str:
+    if not values:
+        return ""
+    mean, error = mean_and_error(values)
+    return f"{mean[0]:.3f} ± {error[0]:.3f}"
+
+
+def figure(lines: list[dict[str, Any]], path: Path) -> None:
+    """Means and standard errors of the best value so far, a panel for each task."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    tasks = [task for task in EXPERIMENTS if of_task(lines, task)]
+    if not tasks:
+        raise SystemExit("there are no results to draw")
+    drawing = Figure(figsize=(4.4 * len(tasks), 3.6), layout="constrained")
+    FigureCanvasAgg(drawing)
+    for ax, task in zip(np.atleast_1d(drawing.subplots(1, len(tasks))), tasks, strict=True):
+        groups = of_task(lines, task)
+        curves = {CONTESTANTS[name].label: [curve(run) for run in runs] for name, runs in groups.items()}
+        comparison_plot(curves, ax, title=EXPERIMENTS[task].title)
+        first = min(run["initial"] for runs in groups.values() for run in runs)
+        ax.set_xlim(first, None)  # before it all points are random
+        means = [mean_and_error(several)[0][first - 1 :] for several in curves.values()]
+        low, high = min(m.min() for m in means), max(m.max() for m in means)
+        ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawing.savefig(path, dpi=130)
+    print(f"wrote {path}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tasks", default=",".join(EXPERIMENTS))
+    parser.add_argument("--contestants", help=f"of {', '.join(CONTESTANTS)}; those of the task by default")
+    parser.add_argument("--runs", type=int, help="of each contestant: 5 (Ranolazine 3)")
+    parser.add_argument("--workers", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--threads", type=int, default=1, help="of each worker")
+    parser.add_argument("--device", default="cpu", help="of our models")
+    parser.add_argument("--time-limit", type=float, help="seconds after which runs stop")
+    parser.add_argument("--quick", action="store_true", help="tiny runs, into files under --state")
+    parser.add_argument("--state", type=Path, default=Path("local/paper_bo"), help="runs under way")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--tables", action="store_true", help="run nothing, print what is stored")
+    parser.add_argument("--figure", action="store_true", help="draw what is stored, too")
+    parser.add_argument("--figure-file", type=Path)
+    options = parser.parse_args()
+    for kind, known, asked in (
+        ("tasks", EXPERIMENTS, options.tasks),
+        ("contestants", CONTESTANTS, options.contestants),
+    ):
+        if asked and (unknown := [name for name in asked.split(",") if name not in known]):
+            parser.error(f"--{kind}: {', '.join(unknown)} not among {', '.join(known)}")
+    results = options.state if options.quick else ROOT / "results"
+    images = options.state if options.quick else ROOT.parent / "docs" / "images"
+    options.output = options.output or results / "paper_bo.jsonl"
+    if not options.tables:
+        work(options)
+    lines = stored(options.output)
+    for line in tables(lines):
+        print(line)
+    if options.figure:
+        figure(lines, options.figure_file or images / "paper_bo.png")
+
+
+if __name__ == "__main__":
+    main()
