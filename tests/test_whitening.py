@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from duogp import whitening
-from duogp.whitening import lower_outer, lower_product, project_total, project_whitened, upper_product
+from duogp.whitening import InParts, carry_out, lower_outer, lower_product, upper_product, whole
 
 
 def inputs(
@@ -54,7 +54,7 @@ def gradients(values: list[torch.Tensor], of: tuple[torch.Tensor, ...]) -> list[
 )
 def test_values_and_gradients(replicates: int, shared: bool, latents: int, M: int, n: int) -> None:
     of = inputs(replicates, shared, latents, M, n)
-    ours = project_whitened(*of)
+    ours = carry_out(InParts(), *of)
     theirs = by_autograd(*of)
     for a, b in zip(ours[:3], theirs, strict=True):
         torch.testing.assert_close(a, b)
@@ -68,7 +68,7 @@ def test_values_and_gradients(replicates: int, shared: bool, latents: int, M: in
 )
 def test_the_whole_variance_alone(replicates: int, shared: bool, latents: int, M: int, n: int) -> None:
     of = inputs(replicates, shared, latents, M, n)
-    ours = project_total(*of)
+    ours = carry_out(whole(M, n), *of)
     mean, norm, explained = by_autograd(*of)
     theirs = [mean, explained - norm]
     for a, b in zip(ours[:2], theirs, strict=True):
@@ -80,24 +80,25 @@ def test_the_whole_variance_alone(replicates: int, shared: bool, latents: int, M
 def test_products_with_an_inverse_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU does, on a CPU."""
     of = inputs(2, True, 3, 6, 4)
-    expected = gradients(list(project_whitened(*of)[:3]), of)
+    expected = gradients(list(carry_out(InParts(), *of)[:3]), of)
     monkeypatch.setattr(whitening, "substitutes", lambda _: False)
-    for a, b in zip(gradients(list(project_whitened(*of)[:3]), of), expected, strict=True):
+    for a, b in zip(gradients(list(carry_out(InParts(), *of)[:3]), of), expected, strict=True):
         torch.testing.assert_close(a, b)
 
 
 def test_single_precision_keeps_the_gradient_of_the_covariance_in_double() -> None:
     K, k, mean, root = inputs(1, True, 1, 40, 30, torch.float32)
-    values = project_whitened(K, k, mean, root)
-    assert values.mean.dtype == torch.float32
-    g_K, g_k = torch.autograd.grad(values.explained.sum() + values.norm.sum(), (K, k))
+    mu, norm, explained, _ = carry_out(InParts(), K, k, mean, root)
+    assert mu.dtype == torch.float32
+    g_K, g_k = torch.autograd.grad(explained.sum() + norm.sum(), (K, k))
     assert (g_K.dtype, g_k.dtype) == (torch.float64, torch.float32)
 
 
 def test_a_failed_factorisation_is_reported_not_raised() -> None:
     K, k, mean, root = inputs(1, True, 1, 4, 3)
     with torch.no_grad():
-        assert int(project_whitened(-K, k, mean, root).info) != 0
+        *_, info = carry_out(InParts(), -K, k, mean, root)
+    assert int(info) != 0
 
 
 @pytest.mark.parametrize("M", [3, 256, 301])

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,33 +36,12 @@ SMALLEST_BLOCK = 128
 MANY_ROWS = 2.5
 
 
-class Projected(NamedTuple):
-    mean: Tensor  # φᵀm, [..., n]
-    norm: Tensor  # ‖φ‖²
-    explained: Tensor  # φᵀSφ
-    info: Tensor  # of the factorisation; zero where it succeeded
+def carry_out(projection: Projection, K: Tensor, k: Tensor, mean: Tensor, root: Tensor) -> tuple[Tensor, ...]:
+    """What a projection returns, differentiable by its own backward pass.
 
-
-class Total(NamedTuple):
-    mean: Tensor  # φᵀm, [..., n]
-    change: Tensor  # φᵀ(S − I)φ: from the prior variance to the posterior one
-    info: Tensor
-
-
-def project_whitened(K: Tensor, k: Tensor, mean: Tensor, root: Tensor) -> Projected:
-    """K [..., M, M] is factorised as it is; k [..., M, n], mean [..., M], root [..., M, M] may be coarser.
-
+    K [..., M, M] is factorised as it is; k [..., M, n], mean [..., M] and root [..., M, M] may be coarser.
     Leading dimensions of K and k are equal; those of q may be larger where latents share φ.
     """
-    return Projected(*project(InParts(), K, k, mean, root))
-
-
-def project_total(K: Tensor, k: Tensor, mean: Tensor, root: Tensor) -> Total:
-    """The same for who needs no more than the whole variance."""
-    return Total(*project(whole(*k.shape[-2:]), K, k, mean, root))
-
-
-def project(projection: Projection, K: Tensor, k: Tensor, mean: Tensor, root: Tensor) -> tuple[Tensor, ...]:
     return _Apply.apply(projection, K, k, mean, root)
 
 
@@ -86,7 +65,7 @@ class Projection(ABC):
 
 
 class InParts(Projection):
-    """The mean and both parts of the variance."""
+    """The mean φᵀm, ‖φ‖² and φᵀSφ."""
 
     def forward(
         self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
@@ -107,7 +86,7 @@ class InParts(Projection):
 
 
 class WholeOfParts(InParts):
-    """The mean and the change of the variance, by way of its parts."""
+    """The mean and φᵀ(S − I)φ, the change from the prior to the posterior variance, by way of its parts."""
 
     def forward(
         self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
@@ -123,7 +102,7 @@ class WholeOfParts(InParts):
 
 
 class Whole(Projection):
-    """The mean and the change of the variance, by four products."""
+    """The same by four products."""
 
     def forward(
         self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor

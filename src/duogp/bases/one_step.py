@@ -17,10 +17,10 @@ from duogp.bases.marginals import Marginals
 from duogp.kernels import Kernel, Scale
 from duogp.kernels.base import check_dims
 from duogp.kernels.distance import centred
-from duogp.kernels.profiles import Profile
+from duogp.kernels.profiles import Profile, weighted_sums
 from duogp.kernels.stationary import Stationary
 from duogp.linalg import Numerics
-from duogp.whitening import InParts, Projection, project, whole
+from duogp.whitening import InParts, Projection, carry_out, whole
 
 
 def marginals_in_one(
@@ -52,7 +52,7 @@ def marginals_in_one(
     else:
         z = inducing.double()
         K, _ = numerics.jittered(base(z, z))
-        mu, *parts, info = project(projection, K, base(inducing, x), mean, root)
+        mu, *parts, info = carry_out(projection, K, base(inducing, x), mean, root)
         prior = base.diag(x)
     numerics.note(info)
     if in_parts:
@@ -130,9 +130,3 @@ class _StationaryStep(torch.autograd.Function):
             sums, weights = weighted_sums(W.mT, a)
             g_x = (scale * (weights * b - sums)).sum_to_size(x_shape).to(W.dtype)
         return None, None, None, g_z, g_x, g_lengthscale, g_mean, g_root
-
-
-def weighted_sums(W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """W b, and the sums of the rows of W, by one product; in the precision of b."""
-    found = (W @ torch.cat([b, torch.ones_like(b[..., :1])], -1).to(W.dtype)).to(b.dtype)
-    return found[..., :-1], found[..., -1:]

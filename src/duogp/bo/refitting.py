@@ -35,7 +35,7 @@ from duogp.linalg import Factor
 from duogp.methods import METHODS
 from duogp.model import Model
 from duogp.planning import Splits
-from duogp.settings import Settings
+from duogp.settings import Settings, asdict_shallow
 from duogp.training import Callback, settle, train
 from duogp.variational import CholeskyQ
 
@@ -74,7 +74,7 @@ def refit(
     """
     if gp.classes is not None:
         raise ValueError("refit is for numbers: this model was fitted to class labels")
-    settings = Settings.of(_settings_of(gp) | changes)
+    settings = Settings.of(asdict_shallow(gp.settings) | changes)
     if gp.method.has_network and settings.widths is None:  # more rows shall not ask for another network
         settings = settings.but(widths=default_widths(int(gp.model.num_data[0])))
     matrix = as_matrix(X, "X")
@@ -129,10 +129,6 @@ def refit(
         known_noise=gp.known_noise,
         column_names=gp.column_names,
     )
-
-
-def _settings_of(gp: GP) -> dict[str, Any]:
-    return {name: getattr(gp.settings, name) for name in gp.settings.__dataclass_fields__}
 
 
 def _points_as_they_are(settings: Settings, gp: GP, rows: int) -> Settings:

@@ -56,23 +56,6 @@ class Profile(ABC):
         right = torch.cat([-2.0 * b, torch.ones_like(norm_b), norm_b], -1)
         return self.value_and_slope((left @ right.mT).to(dtype))
 
-    def pull_back(
-        self,
-        gradient: Tensor,
-        slope: Tensor,
-        a: Tensor,
-        b: Tensor,
-        *,
-        a_needed: bool = True,
-        b_needed: bool = True,
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """From the gradient of k to those of a and b."""
-        w = gradient * slope
-        scale = 2.0 * self.slope_scale
-        ga = scale * _differences(w, a, b) if a_needed else None
-        gb = scale * _differences(w.mT, b, a) if b_needed else None
-        return ga, gb
-
 
 class _Evaluate(torch.autograd.Function):
     @staticmethod
@@ -91,14 +74,23 @@ class _Evaluate(torch.autograd.Function):
             asked = [x for x, needed in ((a, a_needed), (b, b_needed)) if needed]
             found = iter(torch.autograd.grad(value, asked, gradient, create_graph=True))
             return next(found) if a_needed else None, next(found) if b_needed else None, None, None
-        ga, gb = ctx.profile.pull_back(gradient, slope, a, b, a_needed=a_needed, b_needed=b_needed)
+        w = gradient * slope
+        scale = 2.0 * ctx.profile.slope_scale
+        ga = scale * _differences(w, a, b) if a_needed else None
+        gb = scale * _differences(w.mT, b, a) if b_needed else None
         return ga, gb, None, None
 
 
 def _differences(w: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Σⱼ wᵢⱼ (aᵢ − bⱼ)."""
-    sums = (w @ torch.cat([b, torch.ones_like(b[..., :1])], -1).to(w.dtype)).to(a.dtype)
-    return sums[..., -1:] * a - sums[..., :-1]
+    sums, weights = weighted_sums(w, b)
+    return weights * a - sums
+
+
+def weighted_sums(w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """w b, and the sums of the rows of w, by one product; in the precision of b."""
+    found = (w @ torch.cat([b, torch.ones_like(b[..., :1])], -1).to(w.dtype)).to(b.dtype)
+    return found[..., :-1], found[..., -1:]
 
 
 class Exponential2(Profile):

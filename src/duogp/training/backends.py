@@ -6,6 +6,7 @@ many steps to come that the compiler's half minute is won back.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from typing import Any, Literal, get_args
 
@@ -18,6 +19,8 @@ from duogp.kernels.foreign import Foreign
 from duogp.nets import Linear
 from duogp.optim import NaturalGradient
 from duogp.training.problems import Problem
+
+logger = logging.getLogger("duogp")
 
 Backend = Literal["auto", "eager", "compile", "graph"]
 
@@ -121,6 +124,7 @@ class Compiled(Eager):
                 raise RuntimeError(
                     f"backend='compile' is not possible here ({str(error).splitlines()[0]}); use 'eager'"
                 ) from error
+            logger.info("steps stay eager, compiling them failed: %s", error)
             self.problem.compile(False)
             return self.step()
 
