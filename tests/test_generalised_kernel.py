@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.linalg import inv
 from torch.testing import assert_close
 
+import duogp
 from duogp.bases import Basis, Coupled, Hybrid, Subspace
 from duogp.kernels import RBF, GeneralisedRBF, Kernel, Scale, generalised_points, make_kernel
 from duogp.linalg import Numerics, norm2, project
@@ -337,3 +339,21 @@ def test_a_narrow_basis_point_explains_less_elsewhere() -> None:
         bump = height * torch.exp(-0.5 * x.mT.square() / ((1 + c**2) / 2))
         close(kernel(z, x), bump)
         assert (norm2(kernel(z, x)) <= 1 + 1e-12).all()
+
+
+@pytest.mark.parametrize("method", ["svgp", "svi", "ppgpr-chol"])
+def test_coupled_bases_train_on_points_with_lengthscales_of_their_own(method: str) -> None:
+    """Points of 2d columns do not fit the step in one function; the general one must take over."""
+    X = np.random.default_rng(0).uniform(size=(120, 2))
+    y = np.sin(6 * X[:, 0]) + X[:, 1]
+    gp = duogp.fit(
+        X,
+        y,
+        method,
+        kernel="generalised-rbf",
+        num_inducing=12,
+        solver="natural" if method == "svi" else "stochastic",
+        epochs=100,
+        batch_size=40,
+    )
+    assert gp.predict(X).metrics(y)["rmse"] < 0.5 * y.std()

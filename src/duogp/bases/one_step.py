@@ -15,7 +15,6 @@ from torch import Tensor
 
 from duogp.bases.marginals import Marginals
 from duogp.kernels import Kernel, Scale
-from duogp.kernels.base import check_dims
 from duogp.kernels.distance import centred
 from duogp.kernels.profiles import Profile, weighted_sums
 from duogp.kernels.stationary import Stationary
@@ -42,14 +41,14 @@ def marginals_in_one(
         base, variance = kernel.kernel, kernel.variance().to(x.dtype).unsqueeze(-1)
     projection = InParts() if in_parts else whole(inducing.shape[-2], x.shape[-2])
     profile = base.profile if isinstance(base, Stationary) else None
-    if isinstance(base, Stationary) and profile is not None:
-        check_dims(base, base.dims, inducing, x)
+    alike = inducing.shape[-1] == x.shape[-1] == getattr(base, "dims", None)
+    if isinstance(base, Stationary) and profile is not None and alike:
         lengthscale = base.lengthscale().unsqueeze(-2)
         mu, *parts, info = _StationaryStep.apply(
             projection, profile, numerics.jitter, inducing, x, lengthscale, mean, root
         )
         prior = x.new_ones(()).expand_as(parts[0])
-    else:
+    else:  # also points of another kind than rows (the generalised RBF), and whatever the kernel refuses
         z = inducing.double()
         K, _ = numerics.jittered(base(z, z))
         mu, *parts, info = carry_out(projection, K, base(inducing, x), mean, root)
