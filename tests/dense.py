@@ -197,7 +197,10 @@ def conditional(model: Model, x: Tensor) -> Dense:
     residual = K_x - K_xz @ inv(K) @ K_xz.mT
     explained = B @ u.covariance @ B.mT
     nugget = jitter_of(model, basis.kernel, basis.nugget)
-    T = mismatch(B - K_xz @ inv(K), residual + white(nugget, x.shape[-2]))
+    block = residual + white(nugget, x.shape[-2])
+    if basis.omega == "rows":
+        block = torch.diag_embed(block.diagonal(dim1=-2, dim2=-1))
+    T = mismatch(B - K_xz @ inv(K), block)
     omega = 0.5 * ((T @ u.covariance).diagonal(dim1=-2, dim2=-1).sum(-1) + quadratic(u.mean, T))
     own_nugget = nugget if basis.omega != "batch" else torch.zeros_like(nugget)
     joint = no_joint()
@@ -359,7 +362,7 @@ def loss(model: Model, batch: Batch, f: Dense) -> Tensor:
     """−(1/B) Σ data + (1/N)(β₁ KL + β₂ Ω), Ω scaled to the number of blocks: [R]."""
     regulariser = model.beta1 * f.penalty.sum(-1)
     if f.omega is not None:
-        scale = model.num_data / batch.x.shape[-2] if model.basis.omega == "blocks" else 1.0
+        scale = model.num_data / batch.x.shape[-2] if model.basis.omega in ("rows", "blocks") else 1.0
         regulariser = regulariser + model.beta2 * scale * f.omega.sum(-1)
     return -data_terms(model, batch, f).mean(-1) + regulariser / model.num_data
 

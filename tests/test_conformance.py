@@ -195,11 +195,11 @@ def test_loss_is_the_dense_objective(row: Row, q: str, objective: str, shape: di
 
 
 @pytest.mark.parametrize("nugget", [None, 0.05])
-@pytest.mark.parametrize("omega", ["batch", "blocks", "full"])
+@pytest.mark.parametrize("omega", ["rows", "batch", "blocks", "full"])
 @pytest.mark.parametrize("whitening", ["Q", "K"])
 @pytest.mark.parametrize("q", ["full", "diagonal", "point"])
 def test_omega_of_each_kind_is_dense(q: str, whitening: str, omega: str, nugget: float | None) -> None:
-    """batch: unscaled, nugget in Ω only; blocks: times N/B; blocks and full: nugget in the residual too."""
+    """batch: unscaled, nugget in Ω only; rows, blocks: times N/B; but for batch, nugget in the residual."""
     build = conditional(whitening, omega, nugget=nugget)
     for objective in list(OBJECTIVES)[:4]:
         model, batch, _ = random_problem(build, q, objective, num_data=40, replicates=2, latents=2)
@@ -264,7 +264,7 @@ def test_gradient_is_that_of_differences(row: Row, q: str, objective: str) -> No
     assert_gradient_is_that_of_differences(model, batch)
 
 
-@pytest.mark.parametrize("omega", ["batch", "blocks"])
+@pytest.mark.parametrize("omega", ["rows", "batch", "blocks"])
 @every_basis
 def test_gradient_through_jitter_noise_and_weights(row: Row, omega: str) -> None:
     """The jitter is relative to the prior variance, and so is its gradient."""

@@ -79,15 +79,16 @@ def test_collapsed_objective_with_the_omega_of_all_rows(whitening: str, q: str, 
 
 
 @pytest.mark.parametrize("partition", [THREE, UNEVEN, WHOLE], ids=["equal", "uneven", "one"])
-@pytest.mark.parametrize("omega", ["blocks", "batch"])
+@pytest.mark.parametrize("omega", ["rows", "blocks", "batch"])
 @every_q
 @pytest.mark.parametrize("whitening", ["Q", "K"])
 def test_collapsed_objective_with_the_omega_of_blocks(
     whitening: str, q: str, omega: str, partition: list[slice]
 ) -> None:
-    """blocks: the sum over a fixed partition (§11 B6). batch: its mean, as the reference code has it."""
+    """rows, blocks: the sum over a partition (§11 B6). batch: its mean, as the reference code has it."""
     model, batch, _ = problem_of(conditional(whitening, omega), q)
-    assert_collapsed_is_dense(model, batch, partition, partition)
+    blocks = [slice(i, i + 1) for i in range(N)] if omega == "rows" else partition
+    assert_collapsed_is_dense(model, batch, partition, blocks)
 
 
 @every_basis_and_q

@@ -582,6 +582,17 @@ def test_b6_the_collapsed_value_is_below_the_pitc_evidence(partition: str, nugge
         assert value < log_evidence(y, prior + noise).sum(-1)
 
 
+@pytest.mark.parametrize("nugget", [None, 0.05])
+@every_whitening
+def test_b6_omega_of_rows_is_that_of_blocks_of_one_row(whitening: str, nugget: float | None) -> None:
+    """Ω_FITC = Σ_i Ω_{i}, in a step (N/B times the sum over its rows) and in what it costs the marginals."""
+    found = []
+    for omega, parts in (("rows", [slice(0, 9)]), ("blocks", PARTITIONS["fitc"])):
+        model, batch, _ = bound_problem(conditional(whitening, omega, nugget=nugget), n=9)
+        found.append(sum(penalties_of(model, batch.x[:, b])[1] for b in parts))
+    close(*found)
+
+
 @every_whitening
 def test_b6_a_nugget_makes_a_bound_for_the_noisier_prior(whitening: str) -> None:
     """omega="full" with nugget ε: below the evidence of k + εδ, because ε is in the residual too."""

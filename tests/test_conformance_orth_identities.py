@@ -679,6 +679,14 @@ def test_identity_23_minibatch_gradients_average_to_the_full_one(name: str, goal
         assert found.abs().max() > 0
 
 
+def test_identity_23_those_of_omega_over_rows_do_too() -> None:
+    """Blocks of one row are a partition whatever the batches are (§11 B6)."""
+    model, batch, _ = random_problem(conditional("Q", "rows"), n=6, beta1=0.7, beta2=1.0)
+    expected, found = gradients(model, batch), minibatch_gradients(model, batch, 2)
+    for name, gradient in found.items():
+        close(gradient, expected[name], msg=name)
+
+
 @pytest.mark.parametrize("omega", ["batch", "blocks"])
 def test_identity_23_those_of_omega_do_not(omega: str) -> None:
     """Unscaled, a batch sees too little of Ω (§2.3); scaled, the blocks of a partition are those of another

@@ -185,7 +185,7 @@ def test_the_closed_form_does_not_depend_on_its_chunks(method, monkeypatch):
     np.testing.assert_allclose(predictions(X, y, method, **settings), whole, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("omega", ["batch", "blocks", "full"])
+@pytest.mark.parametrize("omega", ["rows", "batch", "blocks", "full"])
 @pytest.mark.parametrize("whitening", ["Q", "K"])
 @pytest.mark.parametrize("solver", ["stochastic", "closed-form"])
 def test_every_kind_of_omega_trains(omega, whitening, solver):

@@ -181,6 +181,7 @@ OPTIONS: dict[str, Given] = {
     "gaussian object": Given(likelihood=GaussianLikelihood(floor=1e-5, prior=LogNormalPrior(-2.0, 1.0))),
     "noise that stays": Given(learn_noise=False, initial_noise=0.2),
     "K-whitening": Given(method="dcsvgp", whitening="K", mean_jitter=1e-5, solver="stochastic"),
+    "omega of rows": Given(method="dcsvgp", omega="rows", beta2=0.5),
     "blocks of omega": Given(method="dcppgpr", omega="blocks", beta2=0.5),
     "a list of betas": Given(method="ppgpr", beta1=[0.5, 1.0], validation_fraction=0.2),
     "unwhitened point": Given(method="map", log_prior="unwhitened"),

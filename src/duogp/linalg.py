@@ -141,22 +141,24 @@ class Numerics(nn.Module):
         """What is less than this is lost when the work rounds: no use in raising jitter to it."""
         return torch.finfo(self.dtype).eps
 
+    def relative(self, jitter: float | None = None) -> Tensor:
+        """The model's jitter [R, 1], or that of a method until the model's has been raised above it."""
+        if jitter is None:
+            return self.jitter
+        own = torch.full_like(self.jitter, jitter)
+        return torch.where(self.jitter > self.initial_jitter, torch.maximum(self.jitter, own), own)
+
     def jittered(
         self, K: Tensor, prior_diagonal: Tensor | None = None, jitter: float | None = None
     ) -> tuple[Tensor, Tensor]:
         """K + εI in float64, and ε: relative to K's own or the given prior diagonal.
 
         A Schur complement is a difference of prior covariances and rounds relative to those: give it the
-        prior diagonal (MATH §11 A2). ``jitter``: one that belongs to a method, instead of the model's, until
-        the model's has been raised above it.
+        prior diagonal (MATH §11 A2). ``jitter``: one that belongs to a method, see `relative`.
         """
         K = K.double()
         scale = K.diagonal(dim1=-2, dim2=-1) if prior_diagonal is None else prior_diagonal.double()
-        relative = self.jitter
-        if jitter is not None:
-            own = torch.full_like(relative, jitter)
-            relative = torch.where(relative > self.initial_jitter, torch.maximum(relative, own), own)
-        epsilon = relative * scale.mean(-1)
+        epsilon = self.relative(jitter) * scale.mean(-1)
         eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
         return K + epsilon[..., None, None] * eye, epsilon
 

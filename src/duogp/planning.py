@@ -251,7 +251,7 @@ def make_decisions(
         raise ValueError(
             "early_stopping needs validation rows: set validation_fraction above 0 or pass validation="
         )
-    omega = settings.omega or (("full" if n <= FULL_OMEGA_DEFAULT else "blocks") if closed else "batch")
+    omega = settings.omega or (("full" if n <= FULL_OMEGA_DEFAULT else "blocks") if closed else "rows")
     if omega == "full" and n > FULL_OMEGA_ROWS:
         raise ValueError(
             f"omega='full' factorises an n × n matrix in each step: it is meant for up to {FULL_OMEGA_ROWS} "

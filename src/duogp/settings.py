@@ -69,7 +69,7 @@ class Settings:
     beta1: float | Sequence[float] = 1.0  #: weight of the KL; a list is chosen from on validation rows
     beta2: float | Sequence[float] | None = None  #: weight of Ω; 1e-3 stochastic, 0 closed-form; or a list
     whitening: str = "Q"  #: of the conditional basis: "Q" or "K"
-    omega: str | None = None  #: rows that Ω sees: "batch" (as published), "blocks" (a bound), "full"
+    omega: str | None = None  #: rows that Ω sees: "rows", "batch" (as published), "blocks", "full"
     omega_block: int | None = None  #: rows of a block of Ω in closed-form training; about num_inducing
 
     # how
@@ -192,7 +192,7 @@ class Settings:
         _one_of("backend", self.backend, ("auto", "eager", "compile", "graph"))
         _one_of("standardize", self.standardize, (True, False, "minmax"))
         if self.omega is not None:
-            _one_of("omega", self.omega, ("batch", "blocks", "full"))
+            _one_of("omega", self.omega, ("rows", "batch", "blocks", "full"))
         fraction = self.validation_fraction
         if fraction is not None and not (_is_number(fraction) and 0 <= fraction < 1):
             raise ValueError(f"validation_fraction must be in [0, 1), got {fraction!r}")

@@ -70,7 +70,7 @@ class InParts(Projection):
     def forward(
         self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
     ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
-        T, phi, info = whiten(K, k)
+        _, T, phi, info = whiten(K, k)
         W = upper_product(root, phi)
         mu = (mean.unsqueeze(-2) @ phi).squeeze(-2)
         return (mu, phi.square().sum(-2), W.square().sum(-2), info), [T, phi, W, mean, root]
@@ -107,7 +107,7 @@ class Whole(Projection):
     def forward(
         self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
     ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
-        T, phi, info = whiten(K, k)
+        _, T, phi, info = whiten(K, k)
         C = root @ root.mT
         C.diagonal(dim1=-2, dim2=-1).sub_(1.0)
         U = C @ phi
@@ -150,15 +150,20 @@ class _Apply(torch.autograd.Function):
 # and ours are rows: the transposed system has them without a copy, and is solved twice as fast.
 
 
-def whiten(K: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """T, φ = L⁻¹k = (kᵀL⁻ᵀ)ᵀ and the flags of the factorisation K = L Lᵀ."""
+def whiten(K: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """L with L Lᵀ = K in the precision of K, T, φ = L⁻¹k = (kᵀL⁻ᵀ)ᵀ, and the flags of the factorisation."""
     L, info = torch.linalg.cholesky_ex(K)
     if substitutes(K):
         T = L.to(k.dtype)
-        return T, solve_triangular(T.mT, k.mT, upper=True, left=False).mT, info
+        return L, T, solve_triangular(T.mT, k.mT, upper=True, left=False).mT, info
     eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
     T = solve_triangular(L, eye.expand_as(L), upper=False).to(k.dtype)
-    return T, T @ k, info
+    return L, T, T @ k, info
+
+
+def solve_lower(T: Tensor, B: Tensor) -> Tensor:
+    """L⁻¹B for a lower triangular B, and lower triangular itself."""
+    return solve_triangular(T, B, upper=False) if substitutes(T) else T @ B
 
 
 def solve_transposed(T: Tensor, G: Tensor) -> Tensor:

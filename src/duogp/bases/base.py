@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.linear_form import LinearForm
-from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties, Recorded
+from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties, Recorded, RowMismatch
 from duogp.kernels.base import Kernel
 from duogp.linalg import Numerics
 from duogp.variational import Q
@@ -71,7 +71,7 @@ class Basis(nn.Module, ABC):
 
     def mismatch(
         self, x: Tensor, features: Features, factors: Any, numerics: Numerics
-    ) -> tuple[Features, Mismatch] | None:
+    ) -> tuple[Features, Mismatch | RowMismatch] | None:
         """What Ω of these rows is made of, and the features as Ω wants them; None without an Ω."""
         return None
 

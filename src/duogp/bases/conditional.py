@@ -22,14 +22,15 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis, with_density_offset
+from duogp.bases.decoupled_step import decoupled_in_one, suits
 from duogp.bases.linear_form import LinearForm, Probe
-from duogp.bases.marginals import Features, Mismatch
+from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties, RowMismatch
 from duogp.kernels.base import Kernel
 from duogp.linalg import Factor, Numerics, norm2
 from duogp.variational import CholeskyQ, Q
 
 Whitening = Literal["Q", "K"]
-Omega = Literal["batch", "blocks", "full"]
+Omega = Literal["rows", "batch", "blocks", "full"]
 
 #: The reference implementation's nugget on the residual block of a minibatch (MATH §2.3).
 REFERENCE_NUGGET = 1e-3
@@ -44,13 +45,15 @@ class ConditionalFactors(NamedTuple):
 class Conditional(Basis):
     """`omega` says which residual block Ω sees:
 
+    - ``"rows"``: blocks of one row, scaled to the sum over all rows: no factorisation, and a true bound for
+      the FITC prior (MATH §11 B6);
     - ``"batch"``: the minibatch as it comes, unscaled, with the reference code's 1e-3 nugget: what the
       paper's experiments ran, not a bound;
     - ``"blocks"``: one block of a fixed partition, scaled to the sum over blocks: a true bound for the
       PITC prior (MATH §11 B6);
     - ``"full"``: all rows at once: the paper's formula, for n up to a few thousand.
 
-    In the last two the nugget is part of the model: it is added to the residual variance as well.
+    In all but ``"batch"`` the nugget is part of the model: it is added to the residual variance as well.
     """
 
     has_omega = True
@@ -70,8 +73,8 @@ class Conditional(Basis):
         super().__init__()
         if whitening not in ("Q", "K"):
             raise ValueError(f"whitening must be 'Q' or 'K', got {whitening!r}")
-        if omega not in ("batch", "blocks", "full"):
-            raise ValueError(f"omega must be 'batch', 'blocks' or 'full', got {omega!r}")
+        if omega not in ("rows", "batch", "blocks", "full"):
+            raise ValueError(f"omega must be 'rows', 'batch', 'blocks' or 'full', got {omega!r}")
         self.kernel = kernel
         self.mean_kernel = mean_kernel
         self.inducing = nn.Parameter(inducing)
@@ -96,6 +99,46 @@ class Conditional(Basis):
         bridge = covariance.L_inv @ mean.L if self.whitening == "Q" else mean.L_inv @ covariance.L
         return ConditionalFactors(covariance, mean, bridge)
 
+    def evaluate(
+        self,
+        x: Tensor,
+        factors: ConditionalFactors | None,
+        numerics: Numerics,
+        *,
+        with_omega: bool = False,
+        in_parts: bool = True,
+    ) -> tuple[Marginals, Penalties]:
+        """A training step with Q-whitening, a free S and Ω over rows or none: all of it in one."""
+        in_one = (
+            factors is None
+            and not self.keep_record
+            and type(self.q) is CholeskyQ
+            and self.whitening == "Q"
+            and not (with_omega and self.omega != "rows")
+            and suits(self.kernel, self.inducing, x)
+            and suits(self.mean_kernel, self.inducing, x)
+        )
+        if not in_one:
+            return super().evaluate(x, factors, numerics, with_omega=with_omega, in_parts=in_parts)
+        q, root = self.q, self.q.root()
+        found = decoupled_in_one(
+            self.kernel,
+            self.mean_kernel,
+            self.inducing,
+            x,
+            q.mean,
+            root,
+            numerics,
+            mean_jitter=numerics.relative(self.mean_jitter),
+            with_disagreement=with_omega,
+        )
+        kl = 0.5 * (found.spread - q.log_det() - q.size) + found.half_log_ratio
+        f, omega = found.marginals, None
+        if found.disagreement is not None:
+            f = f._replace(residual=f.residual + self._nugget(x, numerics).to(f.residual))
+            omega = 0.5 * (found.disagreement / f.residual).sum((-2, -1))
+        return f, Penalties(kl.sum(-1), omega)
+
     def features(self, x: Tensor, factors: ConditionalFactors) -> Features:
         phi_k = factors.covariance.whiten(self.kernel(self.inducing, x))
         phi = factors.mean.whiten(self.mean_kernel(self.inducing, x))
@@ -113,25 +156,33 @@ class Conditional(Basis):
         return with_density_offset(penalty, q, half_log_det_k)
 
     def omega_scale(self, rows: int, num_data: Tensor) -> Tensor | float:
-        """N/B for a block of a fixed partition; 1 for all rows, and for a batch as in the reference code."""
-        return num_data / rows if self.omega == "blocks" else 1.0
+        """N/B for rows or a block of a partition; 1 for all rows, or a batch as in the reference code."""
+        return num_data / rows if self.omega in ("rows", "blocks") else 1.0
 
     def prior_root(self, factors: ConditionalFactors) -> Tensor | None:
         return factors.bridge if self.whitening == "Q" else None
 
     def mismatch(
         self, x: Tensor, features: Features, factors: ConditionalFactors, numerics: Numerics
-    ) -> tuple[Features, Mismatch]:
+    ) -> tuple[Features, Mismatch | RowMismatch]:
         phi, phi_k = features.mean, features.residual_features
         assert phi_k is not None
+        D = (phi - phi_k).mT if self.whitening == "K" else phi.mT - phi_k.mT @ factors.bridge
+        if self.omega == "rows":
+            residual = features.residual + self._nugget(x, numerics).to(features.residual)
+            return features._replace(residual=residual), RowMismatch(residual, D)
         x, phi_k64 = x.double(), phi_k.double()
         residual = self.kernel(x, x) - phi_k64.mT @ phi_k64  # K̃
         residual, nugget = numerics.jittered(residual, self.kernel.diag(x), self.nugget)
         if self.omega != "batch":  # the nugget is part of the model
             own = nugget.to(features.residual.dtype).unsqueeze(-1)
             features = features._replace(residual=features.residual + own)
-        D = (phi - phi_k).mT if self.whitening == "K" else phi.mT - phi_k.mT @ factors.bridge
         return features, Mismatch(residual, D)
+
+    def _nugget(self, x: Tensor, numerics: Numerics) -> Tensor:
+        """What is added to the residual variance of rows, [R, latent, 1]."""
+        prior = self.kernel.diag(x).double().mean(-1)
+        return (numerics.relative(self.nugget) * prior).unsqueeze(-1)
 
     def linear_form(self, factors: ConditionalFactors) -> LinearForm:
         mean_probe = Probe(self.mean_kernel, self.inducing.detach())

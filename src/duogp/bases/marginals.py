@@ -61,6 +61,20 @@ class Mismatch(NamedTuple):
         return W.mT @ W
 
 
+class RowMismatch(NamedTuple):
+    """The same with the rows taken one by one: Ω = ½ Σ dᵢᵀ(S + mmᵀ)dᵢ / rᵢ (MATH §11 B6)."""
+
+    residual: Tensor  # r with its nugget [..., n]
+    D: Tensor  # [..., n, M]
+
+    def omega(self, q: Q, numerics: Numerics) -> Tensor:
+        return 0.5 * (q.spread(self.D).square().sum(-1) / self.residual).sum(-1)
+
+    def gram(self, numerics: Numerics) -> Tensor:
+        D = self.D.double()
+        return D.mT @ (D / self.residual.double().unsqueeze(-1))
+
+
 class Penalties(NamedTuple):
     """What the posterior pays for leaving the prior, per replicate."""
 

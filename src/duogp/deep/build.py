@@ -66,7 +66,7 @@ class Architecture:
     epsilon: float = 0.0  #: of the first layer's second block (ddgpc): 0 as published, above 0 a bound
     printed_kl: bool = False  #: eq. 59 instead of the divergence (ddgpc), for comparison only
     whitening: Whitening = "Q"  #: of decoupled conditionals, as the next two
-    omega: Omega = "batch"
+    omega: Omega = "rows"
     mean_jitter: float | None = None
 
     def __post_init__(self) -> None:

@@ -81,7 +81,7 @@ def _check(method: Method, settings: Settings, given: dict[str, Any]) -> None:
         if len(as_list(getattr(settings, name))) > 1:
             raise ValueError(f"{name} is chosen from a list on validation rows, which a stream has not")
     if settings.omega == "full":
-        raise ValueError("omega='full' needs every row in each step: use 'batch' or 'blocks'")
+        raise ValueError("omega='full' needs every row in each step: use 'rows', 'batch' or 'blocks'")
     if uses_natural_gradients(method, settings) and method.q != "full":
         raise ValueError(
             f"solver='natural' needs a q(u) with a full covariance; that of {method.name!r} is {method.q}"

@@ -85,7 +85,7 @@ def first_model(
     beta2 = as_list(settings.beta2) or [method.defaults.get("beta2", 0.0)]
     plan = Decisions(
         solver="stochastic",
-        omega=settings.omega or "batch",
+        omega=settings.omega or "rows",
         betas=[(float(as_list(settings.beta1)[0]), float(beta2[0]))],
         training=Plan(epochs=1, learning_rate=1.0),
         warm_start=None,

@@ -1,0 +1,70 @@
+"""k(Z, Z) and k(Z, x) of a kernel of r² with unit variance, and their gradients, for steps written by hand.
+
+With W = g ∘ k′ for an incoming gradient g of k(Z, x), a and b the scaled points, r and c the sums of the rows
+and columns of W:
+
+    Σⱼ Wᵢⱼ (aᵢ − bⱼ) = rᵢ aᵢ − (W b)ᵢ                                    from which the gradient of Z
+    Σᵢⱼ Wᵢⱼ (aᵢ − bⱼ)² = Σᵢ rᵢ aᵢ² − 2 Σᵢ aᵢ (W b)ᵢ + Σⱼ cⱼ bⱼ²          from which that of a lengthscale
+
+so that one product with W does, unless x has a gradient too. That of k(Z, Z) is made symmetric first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from duogp.kernels.distance import centred
+from duogp.kernels.profiles import Profile, weighted_sums
+
+
+class StationaryGrams:
+    """Holds shapes and precisions, no tensors: what the backward pass needs is handed out and back."""
+
+    def __init__(self, profile: Profile, z: Tensor, x: Tensor, lengthscale: Tensor) -> None:
+        self.profile = profile
+        self.shapes = z.shape, x.shape, lengthscale.shape
+        self.dtypes = z.dtype, x.dtype, lengthscale.dtype
+
+    def forward(
+        self, z: Tensor, x: Tensor, lengthscale: Tensor, jitter: Tensor
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """k(Z, Z) + jitter I in float64, k(Z, x) in the precision of x, and what `backward` wants."""
+        a, b = centred(z, x)
+        inverse = lengthscale.double().reciprocal()
+        a, b = a * inverse, b * inverse
+        if a.shape[:-2] != b.shape[:-2]:
+            batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            a, b = (points.expand(*batch, *points.shape[-2:]) for points in (a, b))
+        K, K_slope = self.profile.at(a, a, torch.float64)
+        # The slope may be the same tensor; on the diagonal it multiplies a difference that is zero.
+        K.diagonal(dim1=-2, dim2=-1).add_(jitter.unsqueeze(-1))
+        k, k_slope = self.profile.at(a, b, x.dtype)
+        return K, k, [a, b, inverse, K_slope, k_slope]
+
+    def backward(
+        self, kept: Sequence[Tensor], g_K: Tensor, g_k: Tensor, *, with_x: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Gradients of Z, x (None without ``with_x``) and the lengthscale; ``g_k`` is overwritten."""
+        a, b, inverse, K_slope, k_slope = kept
+        z_shape, x_shape, lengthscale_shape = self.shapes
+        z_dtype, x_dtype, lengthscale_dtype = self.dtypes
+        W = g_k.mul_(k_slope)
+        sums, weights = weighted_sums(W, b)
+        towards = weights * a - sums
+        squares = ((towards - sums) * a).sum(-2) + (W.sum(-2).double().unsqueeze(-2) @ b.square()).squeeze(-2)
+        W_zz = K_slope * g_K
+        W_zz = W_zz + W_zz.mT
+        sums, weights = weighted_sums(W_zz, a)
+        among = weights * a - sums
+        squares = squares + (among * a).sum(-2)
+        scale = 2.0 * self.profile.slope_scale * inverse
+        g_z = (scale * (towards + among)).sum_to_size(z_shape).to(z_dtype)
+        g_lengthscale = -(scale * squares.unsqueeze(-2)).sum_to_size(lengthscale_shape).to(lengthscale_dtype)
+        g_x = None
+        if with_x:
+            sums, weights = weighted_sums(W.mT, a)
+            g_x = (scale * (weights * b - sums)).sum_to_size(x_shape).to(x_dtype)
+        return g_z, g_x, g_lengthscale
