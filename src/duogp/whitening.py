@@ -77,12 +77,33 @@ class InParts(Projection):
 
     def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         T, phi, W, mean, root = kept
-        g_mean, g_norm, g_explained = gradients
+        g_mean, g_norm, g_explained, *others = gradients
         H = W * (2.0 * g_explained).unsqueeze(-2)
         G = lower_product(root, H).addcmul_(mean.unsqueeze(-1), g_mean.unsqueeze(-2)).sum_to_size(phi.shape)
         G.addcmul_(phi, (2.0 * g_norm).unsqueeze(-2))
+        self.add_to_gradient_of_features(G, phi, *others)
         g_K = gradient_of_gram(T, lower_outer(G, phi))
         return g_K, solve_transposed(T, G), (phi @ g_mean.unsqueeze(-1)).squeeze(-1), lower_outer(phi, H)
+
+    def add_to_gradient_of_features(self, G: Tensor, phi: Tensor, *gradients: Tensor) -> None:
+        """What further results of a subclass have to say about φ."""
+
+
+class BesideTheLast(InParts):
+    """And φᵀφ₁ with the last column φ₁: the part of a mean that lies along it."""
+
+    def forward(
+        self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
+    ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        (mu, norm, explained, info), kept = super().forward(K, k, mean, root)
+        phi = kept[1]
+        along = (phi[..., -1:].mT @ phi).squeeze(-2)
+        return (mu, norm, explained, along, info), kept
+
+    def add_to_gradient_of_features(self, G: Tensor, phi: Tensor, *gradients: Tensor) -> None:
+        (g_along,) = gradients
+        G.addcmul_(phi[..., -1:], g_along.unsqueeze(-2))
+        G[..., -1] += (phi @ g_along.unsqueeze(-1)).squeeze(-1)
 
 
 class WholeOfParts(InParts):

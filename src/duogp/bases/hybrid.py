@@ -22,10 +22,12 @@ from torch import Tensor, nn
 
 from duogp.bases.base import Basis
 from duogp.bases.linear_form import LinearForm, Probe
-from duogp.bases.marginals import Features
+from duogp.bases.marginals import Features, Marginals, Penalties
+from duogp.kernels import Scale
 from duogp.kernels.base import Kernel
 from duogp.linalg import Factor, Numerics, norm2, project
-from duogp.variational import Q
+from duogp.variational import CholeskyQ, Q
+from duogp.whitening import BesideTheLast, carry_out
 
 
 class HybridFactors(NamedTuple):
@@ -72,17 +74,57 @@ class Hybrid(Basis):
         z, gamma, a = self.inducing.double(), self.mean_inducing.double(), self.a.double()
         beta = numerics.factor(self.kernel(z, z))
         lift = (beta.L_inv.double() @ project(self.kernel(gamma, z), a).unsqueeze(-1)).squeeze(-1)
-        return HybridFactors(beta, lift, self._quadratic(gamma, a) - lift.square().sum(-1))
+        return HybridFactors(beta, lift, self._quadratic(self.kernel, gamma, a) - lift.square().sum(-1))
 
-    def _quadratic(self, gamma: Tensor, a: Tensor) -> Tensor:
+    def evaluate(
+        self,
+        x: Tensor,
+        factors: HybridFactors | None,
+        numerics: Numerics,
+        *,
+        with_omega: bool = False,
+        in_parts: bool = True,
+    ) -> tuple[Marginals, Penalties]:
+        """A training step with a free S is whitened and projected in one, φ_γa as one more column of φ."""
+        z, gamma, a = self.inducing, self.mean_inducing, self.a
+        alone = a.shape[:-1] == z.shape[:-2] == (x.shape[0], 1)
+        if factors is not None or self.keep_record or type(self.q) is not CholeskyQ or not alone:
+            return super().evaluate(x, factors, numerics, with_omega=with_omega, in_parts=in_parts)
+        base = self.kernel.kernel if isinstance(self.kernel, Scale) else self.kernel
+        K, _ = numerics.jittered(base(z.double(), z.double()))
+        a64 = a.double()
+        column = project(base(gamma.double(), z.double()), a64).to(x.dtype).unsqueeze(-1)
+        root = self.q.root()
+        found = carry_out(BesideTheLast(), K, torch.cat([base(z, x), column], -1), self.q.mean, root)
+        *parts, info = found
+        numerics.note(info)
+        (mu, lifted), (norm, _), (explained, _), (along, length) = (
+            part.split([x.shape[-2], 1], -1) for part in parts
+        )
+        length = length.squeeze(-1).double()
+        mean = project(base(gamma, x), a)
+        quadratic = self._quadratic(base, gamma.double(), a64) - length
+        # φ and φ_γa grow with the root of the kernel's variance.
+        variance = self.kernel.variance().to(x.dtype) if isinstance(self.kernel, Scale) else x.new_ones(1)
+        kl = self.q.penalty(root) + 0.5 * variance * quadratic
+        if self.orthogonal:
+            mean = mean - along
+        else:
+            kl = kl + variance.sqrt() * lifted.squeeze(-1) + 0.5 * variance * length
+        variance = variance.unsqueeze(-1)
+        mean = variance.sqrt() * mu + variance * mean
+        f = Marginals(mean, variance * (base.diag(x) - norm), variance * explained)
+        return f, Penalties(kl.sum(-1))
+
+    def _quadratic(self, kernel: Kernel, gamma: Tensor, a: Tensor) -> Tensor:
         """aᵀ k(γ, γ) a, or an unbiased estimate from some of its columns."""
         if self.columns_index is None:
-            return (project(self.kernel(gamma, gamma), a) * a).sum(-1)
+            return (project(kernel(gamma, gamma), a) * a).sum(-1)
         index = self.columns_index.unsqueeze(1)  # [R, 1, b]
         points = gamma.gather(-2, index.unsqueeze(-1).expand(*index.shape, gamma.shape[-1]))
         chosen = a.gather(-1, index.expand(*a.shape[:-1], index.shape[-1]))
         scale = a.shape[-1] / index.shape[-1]
-        return scale * (project(self.kernel(gamma, points), a) * chosen).sum(-1)
+        return scale * (project(kernel(gamma, points), a) * chosen).sum(-1)
 
     def features(self, x: Tensor, factors: HybridFactors) -> Features:
         phi = factors.beta.whiten(self.kernel(self.inducing, x))
