@@ -294,8 +294,9 @@ def draw_scores(scores: Scores, path: Path) -> None:
         tidy(ax)
     for ax in axes.flat[len(scores) :]:
         ax.set_visible(False)
-    for ax in axes[-1]:
+    for ax in axes.flat[max(0, len(scores) - columns) : len(scores)]:  # nothing stands below these
         ax.set_xlabel("layers", fontsize=9)
+        ax.tick_params(labelbottom=True)
     for ax in axes[:, 0]:
         ax.set_ylabel("test log-likelihood", fontsize=9)
     figure.legend(

@@ -9,6 +9,7 @@ A table NAME stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import re
 import sys
@@ -100,8 +101,9 @@ METRIC_NAMES = {
 def _paper_block(rows: Sequence[Comparison], metric: str) -> str:
     """One line per data set, one column per method: the paper's number / ours."""
     mine = [row for row in rows if row.metric == metric]
-    run = {row.data for row in mine if row.ours is not None}
-    mine = [row for row in mine if row.data in run]  # data sets that were not there are not shown
+    there = [row for row in mine if row.ours is not None]  # what was not run has no line and no column
+    tables, methods = {row.data for row in there}, {row.method for row in there}
+    mine = [row for row in mine if row.data in tables and row.method in methods]
     labels = list(dict.fromkeys(row.method for row in mine))
     head = [METRIC_NAMES[metric]] + [f"{label} ({_splits(mine, label)})" for label in labels]
     digits = 1 if metric == "accuracy_percent" else 3
@@ -127,7 +129,8 @@ def _verdict(suite: Suite, rows: Sequence[Comparison]) -> str:
     parts = []
     for label in dict.fromkeys(row.method for row in rows):
         judged = [row for row in rows if row.method == label and row.within is not None]
-        parts.append(f"{label} {sum(row.within is True for row in judged)} of {len(judged)}")
+        if judged:
+            parts.append(f"{label} {sum(row.within is True for row in judged)} of {len(judged)}")
     tolerances = [
         f"{100 * value:.0f} % ({METRIC_NAMES[name.removesuffix('_relative')]})"
         if name.endswith("_relative")
@@ -178,6 +181,54 @@ def _score_block(rows: Sequence[Comparison], metric: str) -> str:
         )
     head = [METRIC_NAMES[metric]] + [f"{label} ({_splits(mine, label)})" for label in labels]
     return markdown(head, lines)
+
+
+def finite(name: str) -> Callable[[], str]:
+    """A suite that asks whether fits end with finite numbers."""
+
+    def sentence() -> str:
+        suite = load_suite(SUITES / f"{name}.toml")
+        cells, results = suite.cells(), Results.read(suite.results)
+        ok = sum(results.ok(cell) is not None for cell in cells)
+        failed = sum(results.failure(cell) is not None for cell in cells)
+        sets = list(dict.fromkeys(cell.data for cell in cells))
+        count = len({cell.label for cell in cells})
+        return (
+            f"{ok} of {len(cells)} fits ended with finite metrics, {failed} did not: {count} methods on "
+            f"{', '.join(sets)}. {_where(suite, results)}"
+        )
+
+    return sentence
+
+
+# -- calibration -------------------------------------------------------------------------------------------
+
+
+def calibration() -> str:
+    """The deep regressors of benchmarks/calibration.py, with the settings it has now."""
+    script = ROOT / "benchmarks" / "calibration.py"
+    spec = importlib.util.spec_from_file_location("duogp_benchmark_calibration", script)
+    assert spec and spec.loader
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    cells = module.make_cells(module.CANDIDATES, module.SPLITS)
+    found = module.rows_by_label(Results.read(module.RESULTS), cells)
+    if not found:
+        return "Not run yet."
+    lines = []
+    for label, rows in found.items():
+        means = [sum(row["metrics"][name] for row in rows) / len(rows) for name in module.COLUMNS]
+        seconds = sum(row["seconds"]["fit"] for row in rows) / len(rows)
+        lines.append([label, *(f"{mean:.3f}".replace("-", "−") for mean in means), f"{seconds:.0f}"])
+    every = [row for rows in found.values() for row in rows]
+    devices = ", ".join(sorted({str(row["device_name"]) for row in every}))
+    size = f"{every[0]['n_train']:,} training and {every[0]['n_test']:,} test rows"
+    splits = max(len(rows) for rows in found.values())
+    parts = [markdown(["", *module.COLUMNS.values(), "fit, s"], lines)]
+    parts.append(f"{size}, {splits} split{'s' * (splits > 1)}; {devices}, float32.")
+    if module.FIGURE.exists():
+        parts.append(f"![z-scores of deep regressors](images/{module.FIGURE.name})")
+    return "\n\n".join(parts)
 
 
 # -- online learning ---------------------------------------------------------------------------------------
@@ -298,6 +349,10 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "benchmark:paper_orth": paper("paper_orth"),
         "benchmark:paper_orth_classification": paper("paper_orth_classification"),
         "benchmark:paper_components": scores("paper_components", ("loglik", "accuracy")),
+        "benchmark:paper_dkl": paper("paper_dkl"),
+        "benchmark:calibration": calibration,
+        "benchmark:paper_deep": scores("paper_deep", ("loglik", "rmse")),
+        "benchmark:float32": finite("float32"),
         "benchmark:online": online_tables,
     },
 }

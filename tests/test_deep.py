@@ -19,6 +19,7 @@ from torch.testing import assert_close
 from duogp.bases import Basis, Conditional, Coupled, LayerComponents, TwoBlock
 from duogp.data.scaling import Scaler
 from duogp.deep import KINDS, Architecture, DeepGP, DeepModel, SkipMean, build_deep_model
+from duogp.deep.layers import Penalised
 from duogp.deep.mixture import log_mean_exp
 from duogp.gp import GP
 from duogp.kernels import RBF, Kernel, Scale
@@ -252,7 +253,9 @@ def test_a_hidden_layer_that_does_nothing_is_not_there(kind: str) -> None:
         for q, _ in hidden.basis.q.parts():
             q.mean.zero_()
     batch = rows(model)
-    shallow = Model(model.mean, model.basis, model.likelihood, elbo, model.numerics, 40)
+    shallow = Model(
+        model.mean, model.basis, model.likelihood, elbo, model.numerics, 40, model.beta1, model.beta2
+    )
     for f, g in zip(model.sample_marginals(batch.x), shallow.marginals(batch.x), strict=True):
         assert_close(f, g.expand_as(f), rtol=1e-8, atol=1e-8)
     for f, g in zip(model.marginals(batch.x), shallow.marginals(batch.x), strict=True):
@@ -270,15 +273,36 @@ def test_penalties_are_summed_over_layers(kind: str) -> None:
     for layer, f in zip(model.layers, factors, strict=True):
         expected = expected + layer.basis.kl(f, layer.basis.q_of(f)).sum(-1)
     if kind == "dgp-dc":
+        stages = [
+            Penalised(layer, f, model.numerics, with_omega=True)
+            for layer, f in zip(model.layers, factors, strict=True)
+        ]
         inputs = [batch.x[None]]
-        for i, f in enumerate(list(model.propagate(batch.x, model.live(factors)))[:-1]):
+        for i, f in enumerate(list(model.propagate(batch.x, stages))[:-1]):
             inputs.append((f.mean + f.variance.sqrt() * model.draws(i, 10)).mT)
         for layer, f, h in zip(model.layers, factors, inputs, strict=True):
             omegas = [
                 layer.basis.evaluate(x.unsqueeze(1), f, model.numerics, with_omega=True)[1].omega for x in h
             ]
-            expected = expected + 0.2 * torch.stack(omegas).mean(0)
+            scale = layer.basis.omega_scale(10, model.num_data)
+            expected = expected + 0.2 * scale * torch.stack(omegas).mean(0)
     close(model.terms(batch)[1], expected)
+
+
+@every_kind
+def test_a_step_may_do_without_factors(kind: str) -> None:
+    """Bases that need none have a shorter way, with the same values and gradients."""
+    model = deep(kind, layers=3, replicates=2)
+    batch = rows(model)
+    found = []
+    for factors in (None, model.factors()):
+        data, regulariser = model.terms(batch, factors)
+        loss = data.sum() - regulariser.sum()
+        learned = [p for p in model.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(loss, learned, allow_unused=True)
+        found.append([data, regulariser, *(g for g in gradients if g is not None)])
+    for short, long in zip(*found, strict=True):
+        assert_close(short, long, rtol=1e-6, atol=1e-8)
 
 
 def test_layers_of_every_kind_are_what_they_are_called() -> None:

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 import duogp
 from duogp.kernels import RBF, Deep, Linear, Scale
+from duogp.likelihoods import GaussianLikelihood
 from duogp.methods import METHODS
 from duogp.nets import MLP, SpectralLinear
 from duogp.parameters import batched
@@ -62,14 +63,47 @@ def test_an_identity_extractor_gives_the_shallow_method(name):
 @pytest.mark.parametrize("name", DEEP)
 def test_every_deep_method_learns(name, dtype):
     X, y = table()
-    epochs = 100 if METHODS[name].objective == "predictive" else 30  # predictive objectives are slower
-    gp = duogp.fit(X[:240], y[:240], name, dtype=dtype, epochs=epochs, learning_rate=0.02, **QUICK)
+    gp = duogp.fit(X[:240], y[:240], name, dtype=dtype, epochs=30, learning_rate=0.02, **QUICK)
     metrics = gp.predict(X[240:]).metrics(y[240:])
     assert metrics["rmse"] < 0.75 * y.std() and np.isfinite(metrics["nll"])
     assert gp.history.best_epoch is not None  # rows were held out unasked
     assert gp.inducing_points.shape == (20, 3)
     again = pickle.loads(pickle.dumps(gp))
     np.testing.assert_array_equal(again.predict(X).mean, gp.predict(X).mean)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "std"),
+    [
+        ("svgp-dkl", {}, 0.1),
+        ("ppgpr-dkl", {}, 1.0),
+        ("ppgpr-mfd-dkl", {}, 1.0),
+        ("ppgpr-dkl", {"likelihood": "student-t"}, 1.0),
+        ("ppgpr-dkl", {"likelihood": GaussianLikelihood(noise=0.2)}, 1.0),
+        ("ppgpr-dkl", {"initial_noise": 0.7}, 0.1),  # there is variance enough
+        ("ppgpr-dkl", {"initial_std": 0.3}, 0.3),
+        ("ppgpr-chol", {}, 1.0),
+    ],
+)
+def test_how_wide_q_starts(name, settings, std):
+    X, y = table(50)
+    still = {"steps": 1, "learning_rate": 1e-12, "solver": "stochastic", "num_inducing": 8}
+    gp = duogp.fit(X, y, name, **still, **settings)
+    assert_close(gp.model.basis.q.root()[0, 0], std * torch.eye(8, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ["ppgpr-dkl", "ppgpr-mfd-dkl"])
+def test_the_predictive_objective_does_not_push_rows_away_from_the_points(name):
+    """With a narrow q(u) and little noise features that explain nothing are the quickest way to variance."""
+    X, y = table(800)
+    quick = {"steps": 120, "batch_size": 200, "num_inducing": 30, "widths": [64, 64]}
+
+    def error(**settings):
+        gp = duogp.fit(X[:600], y[:600], name, **quick, **settings)
+        return gp.predict(X[600:]).metrics(y[600:])["rmse"] / y.std()
+
+    assert error() < 0.5
+    assert error(initial_std=0.1) > 0.8
 
 
 @pytest.mark.parametrize("name", ["svgp-dkl", "ppgpr-mfd-dkl"])

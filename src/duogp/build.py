@@ -295,6 +295,24 @@ def _architecture(method: Method, settings: Settings, omega: str) -> Architectur
 
 
 @torch.no_grad()
+def _first_std(method: Method, settings: Settings, likelihood: Likelihood) -> float:
+    """Of q(u), relative to the prior's: where features are learned, they must not become the way out.
+
+    Under the ELBO a wide q(u) is expensive at first, and a network's quickest relief is features that explain
+    nothing. The predictive objective wants the variance of the targets instead, about one: with a narrow q(u)
+    and little noise only the residual has it, again for features that explain nothing, and hardly a gradient
+    comes back from there. At the prior the variance is one whatever the features.
+    """
+    if not method.has_network:
+        return 1.0
+    noise = settings.initial_noise
+    if isinstance(likelihood, GaussianLikelihood):
+        noise = float(likelihood.noise().mean())
+    wants_variance = method.objective == "predictive" and likelihood.target == "real"
+    return 1.0 if wants_variance and noise < 0.5 else 0.1
+
+
+@torch.no_grad()
 def _features_of(extractor: Extractor, points: Tensor) -> Tensor:
     return extractor.kernel(Constant()).embed(points)
 
@@ -425,6 +443,5 @@ def build_model(
     model = model.to(settings.torch_device)
     if isinstance(basis, Conditional) and deep:
         basis.start_at_prior(model.numerics)
-    # A wide q(u) is expensive at first, and a network's quickest way out is features that explain nothing.
-    basis.q.shrink(settings.initial_std or (0.1 if method.has_network else 1.0))
+    basis.q.shrink(settings.initial_std or _first_std(method, settings, likelihood))
     return model

@@ -72,18 +72,27 @@ class Live:
 
 @dataclass
 class Penalised(Live):
-    """Marginals, and what they cost."""
+    """Marginals, and what they cost; ``factors`` None: those of the moment, which a basis may do without.
+
+    ``in_parts`` False: of the variance only the whole is read.
+    """
 
     numerics: Numerics
     with_omega: bool
+    in_parts: bool = True
     penalties: Penalties | None = field(default=None, init=False)
 
     def marginals(self, x: Tensor, samples: int) -> Marginals:
         # Ω is of the rows of one sample: its expectation over samples is their mean.
         blocks = x.chunk(samples, -2) if self.with_omega else (x,)
-        basis = self.layer.basis
+        basis, factors = self.layer.basis, self.factors
+        if len(blocks) > 1 and factors is None:
+            factors = basis.factors(self.numerics)
         parts, costs = zip(
-            *(basis.evaluate(b, self.factors, self.numerics, with_omega=self.with_omega) for b in blocks),
+            *(
+                basis.evaluate(b, factors, self.numerics, with_omega=self.with_omega, in_parts=self.in_parts)
+                for b in blocks
+            ),
             strict=True,
         )
         f, self.penalties = parts[0], costs[0]

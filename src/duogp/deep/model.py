@@ -28,7 +28,7 @@ from duogp.likelihoods.base import Likelihood
 from duogp.linalg import Numerics
 from duogp.mixing import LinearMixing
 from duogp.model import Batch, Model
-from duogp.objectives import Objective
+from duogp.objectives import Objective, reads_parts
 
 #: Numbers held at once for one layer's features in evaluation, where S samples multiply the rows.
 SLAB = 2**24
@@ -144,10 +144,17 @@ class DeepModel(Model):
     # -- the loss --------------------------------------------------------------------------------------------
 
     def terms(self, batch: Batch, factors: Sequence[Any] | None = None) -> tuple[Tensor, Tensor]:
-        factors = self.factors() if factors is None else factors
+        layers = self.layers
+        factors = [None] * len(layers) if factors is None else factors
         stages = [
-            Penalised(layer, f, self.numerics, self.uses_omega and layer.basis.has_omega)
-            for layer, f in zip(self.layers, factors, strict=True)
+            Penalised(
+                layer,
+                f,
+                self.numerics,
+                with_omega=self.uses_omega and layer.basis.has_omega,
+                in_parts=layer is self and reads_parts(self.objective),
+            )
+            for layer, f in zip(layers, factors, strict=True)
         ]
         *_, f = self.propagate(batch.x, stages)
         data = over_samples(self.objective, self.likelihood.bind(batch.noise), f, batch.y)
