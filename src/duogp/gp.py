@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from numbers import Integral
 from pathlib import Path
@@ -31,6 +32,8 @@ from duogp.training.history import History
 
 #: Kernel columns held at once during prediction, in bytes.
 CHUNK_BYTES = 256 * 2**20
+#: A GPU has more, and every chunk costs some forty launches.
+CUDA_CHUNK_BYTES = 2 * 2**30
 #: Farther out, in scaled units, rows are asked about the edge instead: their squares stay finite.
 FARTHEST = 1e100
 #: Rows up to which `sample` factorises the joint covariance; beyond it draws functions (pathwise).
@@ -110,16 +113,12 @@ class GP:
                 parts.append([*density.predictive_moments(*f)])
             else:
                 parts.append([density.class_probabilities(f.mean, f.variance), *f])
-        pieces = [torch.cat(values, -1)[0].mT.cpu().numpy() for values in zip(*parts, strict=True)]
+        pieces = [torch.cat(values, -1)[0].mT for values in zip(*parts, strict=True)]
         if self.classes is not None:
-            return ClassPrediction(pieces[0], self.classes, *pieces[1:])
-        scale = self.y_scaler.scale
-        return Prediction(
-            mean=self._shape(pieces[0] * scale + self.y_scaler.shift),
-            residual=self._shape(pieces[1] * scale**2),
-            explained=self._shape(pieces[2] * scale**2),
-            noise=self._shape(pieces[3] * scale**2),
-        )
+            found = [piece.cpu().numpy() for piece in pieces]
+            return ClassPrediction(found[0], self.classes, *found[1:])
+        mean, *variances = pieces
+        return Prediction(self._mean_to_user(mean), *(self._variance_to_user(v) for v in variances))
 
     @torch.no_grad()
     def predict_mean(self, X: Any) -> NDArray[np.float64]:
@@ -133,8 +132,7 @@ class GP:
         for piece in self._inputs(X).split(self._chunk_rows(), dim=0):
             rows = piece[None, None]
             pieces.append((self.posterior.mean(rows) + self.model.mean(rows))[0])
-        mean = torch.cat(pieces, -1).mT.cpu().numpy()
-        return self._shape(mean * self.y_scaler.scale + self.y_scaler.shift)
+        return self._mean_to_user(torch.cat(pieces, -1).mT)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Class probabilities [n, classes], in the order of `classes`."""
@@ -348,11 +346,13 @@ class GP:
 
     def _inputs(self, X: Any) -> Tensor:
         """Rows in scaled units on the model's device, float64."""
-        array = rows_of_the_fit(X, self.column_names, len(self.columns))
-        with np.errstate(over="ignore"):
-            scaled = self.x_scaler.transform(array[:, self.columns].astype(np.float64))
-        scaled = np.clip(scaled, -FARTHEST, FARTHEST)
-        return torch.as_tensor(scaled, dtype=torch.float64, device=self.model.beta1.device)
+        array = np.ascontiguousarray(rows_of_the_fit(X, self.column_names, len(self.columns)))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor do we write
+            x = torch.as_tensor(array, device=self.model.beta1.device).double()
+        if not self.columns.all():
+            x = x[:, torch.as_tensor(self.columns, device=x.device)]
+        return self.x_scaler.transform_tensor(x).clamp_(-FARTHEST, FARTHEST)
 
     def _require_noise(self, noise: Any, what: str) -> None:
         if self.known_noise and noise is None:
@@ -360,7 +360,8 @@ class GP:
 
     def _chunk_rows(self) -> int:
         size = max(self.posterior.mean_weights.shape[-1], self.posterior.residual_root.shape[-1])
-        return max(256, CHUNK_BYTES // (8 * 4 * size * self.posterior.mean_weights.shape[-2]))
+        memory = CHUNK_BYTES if self.model.beta1.device.type == "cpu" else CUDA_CHUNK_BYTES
+        return max(256, memory // (8 * 4 * size * self.posterior.mean_weights.shape[-2]))
 
     def _learned_noise(self) -> NDArray[np.float64]:
         """Learned noise variance of each output in scaled units."""
@@ -369,8 +370,20 @@ class GP:
         return likelihood.noise()[0].detach().double().cpu().numpy()
 
     def _shape(self, value: NDArray) -> NDArray[np.float64]:
-        value = np.broadcast_to(value, (len(value), len(self.y_scaler.scale))).astype(np.float64)
+        shape = len(value), len(self.y_scaler.scale)
+        value = np.broadcast_to(value, shape).astype(np.float64, copy=value.shape != shape)
         return value[:, 0] if self.single_output else value
+
+    def _mean_to_user(self, mean: Tensor) -> NDArray[np.float64]:
+        """[n, outputs] from scaled units to the user's, on the device where it lies."""
+        scale, shift = (
+            torch.as_tensor(v, device=mean.device) for v in (self.y_scaler.scale, self.y_scaler.shift)
+        )
+        return self._shape((mean.double() * scale + shift).cpu().numpy())
+
+    def _variance_to_user(self, variance: Tensor) -> NDArray[np.float64]:
+        scale = torch.as_tensor(self.y_scaler.scale, device=variance.device)
+        return self._shape((variance.double() * scale.square()).cpu().numpy())
 
     def _draws_to_user(self, draws: Tensor) -> NDArray[np.float64]:
         if self.classes is not None:  # latent functions, not of the targets' kind

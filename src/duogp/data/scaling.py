@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 Floats = NDArray[np.float64]
 # Columns with parameters past this are transformed in quarters, so that a − shift cannot overflow.
@@ -78,6 +80,14 @@ class Scaler:
         quarter = np.where(np.maximum(np.abs(self.shift), self.scale) > _HUGE, 0.25, 1.0)
         out = (A * quarter - self.shift * quarter) / (self.scale * quarter)
         return out.astype(_result_dtype(A), copy=False)
+
+    def transform_tensor(self, x: Tensor) -> Tensor:
+        """The same of a float64 tensor [n, d], where it lies."""
+        shift, scale = (torch.as_tensor(v, dtype=x.dtype, device=x.device) for v in (self.shift, self.scale))
+        if max(np.abs(self.shift).max(), self.scale.max()) > _HUGE:
+            quarter = torch.where(torch.maximum(shift.abs(), scale) > _HUGE, 0.25, 1.0)
+            x, shift, scale = x * quarter, shift * quarter, scale * quarter
+        return (x - shift).div_(scale)
 
     def inverse(self, A: NDArray) -> NDArray:
         """A · scale + shift."""
