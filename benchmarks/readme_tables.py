@@ -337,6 +337,16 @@ def boosting() -> str:
     return f"{table}\n\nauto is better on, of {len(rows)}: {counts}. One split. {where}."
 
 
+def speed() -> str:
+    """The race (benchmarks/race.py), which keeps its own table."""
+    folder = str(ROOT / "benchmarks")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    from racing.tables import table
+
+    return table()
+
+
 TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     README: {
         "methods": methods,
@@ -353,6 +363,7 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "benchmark:calibration": calibration,
         "benchmark:paper_deep": scores("paper_deep", ("loglik", "rmse")),
         "benchmark:float32": finite("float32"),
+        "benchmark:speed": speed,
         "benchmark:online": online_tables,
     },
 }
