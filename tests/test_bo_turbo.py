@@ -19,7 +19,7 @@ from duogp.bo.candidates import (
     perturbations,
     trust_box,
 )
-from duogp.bo.journal import EVALUATIONS, FIGURE, MODELS
+from duogp.bo.journal import EVALUATIONS, FIGURE, MODELS, Journal
 from duogp.bo.plots import comparison_plot, incumbent_plot, mean_and_error, regret_plot
 from duogp.bo.regions import SHORTEST, failure_tolerance
 from duogp.bo.surrogates import LENGTHSCALES, NOISES, OUTPUT_SCALES, SPREAD, standard_units
@@ -354,6 +354,16 @@ def test_another_run_in_the_same_folder(tmp_path):
         optimise(Bowl(), "random", folder=tmp_path / "other", evaluations=10)
     with pytest.raises(FileNotFoundError, match="not the folder of a run"):
         result_of(tmp_path / "other")
+
+
+def test_two_processes_do_not_share_a_run(tmp_path):
+    """One folder, one writer; the lock goes with its holder."""
+    pytest.importorskip("fcntl")
+    first = Journal(tmp_path / "run", {"seed": 0}, 2)
+    with pytest.raises(RuntimeError, match="another process"):
+        Journal(tmp_path / "run", {"seed": 0}, 2)
+    first.close()
+    Journal(tmp_path / "run", {"seed": 0}, 2).close()
 
 
 def test_noise_of_a_resumed_run_is_that_of_a_whole_one(tmp_path):

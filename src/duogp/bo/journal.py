@@ -4,6 +4,7 @@
     evaluations.csv   one line for each evaluation, appended batch by batch; it is the state of the run
     models/000012/    the models behind batch 12, from which the fit before batch 13 starts
     incumbent.png     the best value so far, redrawn while the run goes on
+    lock              held while a process works on the run; the system lets go of it when the process ends
 
 Everything else is computed by telling the strategy its batches again. A batch is on disk when its last line
 is: lines of a batch that was cut off are dropped, and it is evaluated once more. Models of a batch are
@@ -13,12 +14,13 @@ complete. Coordinates are those of the cube [0, 1]^d; the bounds of the task are
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ from numpy.typing import NDArray
 from duogp.bo.strategies import Floats, Proposal, Strategy
 
 OPTIONS, EVALUATIONS, MODELS, FIGURE = "run.json", "evaluations.csv", "models", "incumbent.png"
+LOCK = "lock"
 #: Columns before the coordinates. `size` says when a batch is complete.
 LEADING = ("batch", "size", "region", "y", "best")
 
@@ -45,6 +48,11 @@ class Journal:
         self.best = -np.inf
         self.folder.mkdir(parents=True, exist_ok=True)
         self._check_options(dict(options))
+        self._lock = _locked(self.folder / LOCK)
+
+    def close(self) -> None:
+        """Let another process go on with the run."""
+        self._lock.close()
 
     def _check_options(self, options: dict[str, Any]) -> None:
         path = self.folder / OPTIONS
@@ -104,6 +112,24 @@ class Journal:
         for folder in (self.folder / MODELS).iterdir():
             if folder.name.partition(".")[0] < f"{number:06d}":
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _locked(path: Path) -> IO[bytes]:
+    """A file that no second process can lock; where the system has no such locks, a file."""
+    file = open(path, "ab")  # noqa: SIM115
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:
+        pass
+    except OSError as error:
+        file.close()
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            return open(path, "ab")  # a file system without locks
+        told = f"another process is working on the run in {str(path.parent)!r}: wait for it, or end it"
+        raise RuntimeError(told) from None
+    return file
 
 
 def read_options(folder: str | os.PathLike[str]) -> dict[str, Any] | None:

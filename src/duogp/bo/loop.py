@@ -176,7 +176,8 @@ def optimise(
 
     drawn = time.monotonic()
     ours: AbstractContextManager[Any] = closing(cast(Any, what)) if isinstance(task, str) else nullcontext()
-    with ours, Progress(f"{what.name}, {method}", evaluations, verbose) as bar:
+    held: AbstractContextManager[Any] = nullcontext() if journal is None else closing(journal)
+    with held, ours, Progress(f"{what.name}, {method}", evaluations, verbose) as bar:
         for _ in range(known):
             bar.advance("")
         while known < evaluations:
