@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from duogp import gram_bound
 from duogp.bases.conditional import Conditional
-from duogp.bases.marginals import Features, Mismatch
+from duogp.bases.marginals import Features, Mismatch, RowMismatch
 from duogp.linalg import lower_root_of_inverse
 from duogp.model import Batch, Model
 from duogp.objectives import dtc, elbo, vfitc
@@ -227,6 +228,8 @@ class CollapsedObjective:
         """Accumulate gradients; return the loss per datum [R]."""
         model = self.model
         factors = model.factors()
+        if gram_bound.applies(model):
+            return self._backward_from_sums(factors)
         if len(self.chunks) == 1:
             batch = self.chunks[0]()
             features, mismatch = self._rows(batch, factors)
@@ -253,6 +256,33 @@ class CollapsedObjective:
         torch.autograd.backward(outputs, [_gradient(leaf) for leaf in leaves if leaf.requires_grad])
         return total + shared.detach()
 
+    def _backward_from_sums(self, factors: Any) -> Tensor:
+        """The same by way of `gram_bound`; a single chunk is looked at once, several are looked at twice."""
+        model, once = self.model, len(self.chunks) == 1
+        leaves, restore = _cut(factors)
+        own = restore(leaves)
+        total: gram_bound.Sums | None = None
+        for chunk in self.chunks:
+            batch = chunk()
+            with torch.set_grad_enabled(once):
+                rows = gram_bound.Rows(model, batch, own)
+            total = rows.sums() if total is None else total + rows.sums()
+        assert total is not None
+        sums = total.leaves()
+        data = gram_bound.weighed(model, own, sums, by_row=batch.noise is not None)
+        gram = data.precision()
+        q = optimum(model, own, Statistics(gram, gram, data.moment.detach(), None)).as_q(model.basis.q)
+        loss = data.loss(q.mean, q.S) / model.num_data + self._shared_loss(own, q)
+        loss.sum().backward()
+        centre = gram_bound.centre_of(model, own, q.mean)
+        for chunk in self.chunks:
+            rows = rows if once else gram_bound.Rows(model, chunk(), own)
+            rows.backward(sums, centre)
+        gram_bound.backward_to_factors(sums, gram_bound.sides(model, own))
+        outputs = [t for t in _tensors(factors) if t.requires_grad]
+        torch.autograd.backward(outputs, [_gradient(leaf) for leaf in leaves if leaf.requires_grad])
+        return loss.detach()
+
     @torch.no_grad()
     def solve(self, factors: Any | None = None) -> Optimum:
         """The optimal q at the current hyperparameters."""
@@ -267,11 +297,13 @@ class CollapsedObjective:
         return optimum(self.model, factors, stats)
 
     @torch.no_grad()
-    def _statistics(self, batch: Batch, features: Features, mismatch: Mismatch | None) -> Statistics:
+    def _statistics(
+        self, batch: Batch, features: Features, mismatch: Mismatch | RowMismatch | None
+    ) -> Statistics:
         T = None if mismatch is None else self.omega_scale * mismatch.gram(self.model.numerics)
         return statistics(self.model, batch, features, T)
 
-    def _rows(self, batch: Batch, factors: Any) -> tuple[Features, Mismatch | None]:
+    def _rows(self, batch: Batch, factors: Any) -> tuple[Features, Mismatch | RowMismatch | None]:
         model, x = self.model, batch.x.unsqueeze(-3)
         features = model.basis.features(x, factors)
         if model.uses_omega:
@@ -280,7 +312,9 @@ class CollapsedObjective:
             return found
         return features, None
 
-    def _data_loss(self, batch: Batch, features: Features, mismatch: Mismatch | None, q: Q) -> Tensor:
+    def _data_loss(
+        self, batch: Batch, features: Features, mismatch: Mismatch | RowMismatch | None, q: Q
+    ) -> Tensor:
         model = self.model
         f = model.basis.marginals_of(features, q)
         f = f._replace(mean=f.mean + model.mean(batch.x.unsqueeze(-3)))
