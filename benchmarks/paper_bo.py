@@ -3,12 +3,13 @@
     rover       60-d, 2,000 evaluations, q = 100 after 200 initial ones; 200 inducing points
     lunar       12-d, 500 evaluations on 10 terrains, q = 25 after 50; 200 inducing points. The best point of
                 a run is scored once more on all 50 terrains
-    ranolazine  256-d, 2,000 evaluations, q = 50 after 1,000 molecules of ZINC-250k; 500 inducing points.
+    ranolazine  256-d, 1,500 evaluations, q = 50 after 1,000 molecules of ZINC-250k; 500 inducing points.
                 Needs the trained autoencoder and the data folder
 
-Rover and Lunar compare SVGP with DCSVGP (β₂ = 0 and 0.1 as in the paper, and 1, the bound), Ranolazine compares PPGPR-DKL with PPGPR-DCDKL;
-random search and TuRBO with an exact GP run beside them, the latter twice: ours with TuRBO's settings and
-warm-started refits, and BoTorch's with those of its tutorial. Models of one seed start from the same points.
+Rover and Lunar compare SVGP with DCSVGP (β₂ = 0 and 0.1 as in the paper, and 1, the bound), Ranolazine
+compares PPGPR-DKL with PPGPR-DCDKL; random search and TuRBO with an exact GP run beside them, the latter
+twice: ours with TuRBO's settings and warm-started refits, and BoTorch's with those of its tutorial. Models of
+one seed start from the same points.
 
 Every finished run is a line of the results file and is not computed again. With a time limit nothing new is
 started after it, and what runs then stops after its batch; it goes on from --state the next time (where
@@ -86,7 +87,7 @@ EXPERIMENTS = {
     "lunar": Experiment(
         "Lunar lander, 12-d", GAUSSIAN, 5, 500, 25, 50, 200, options={"terrains": 10}, scored={"terrains": 50}
     ),
-    "ranolazine": Experiment("Ranolazine MPO, 256-d", DEEP, 3, 2000, 50, 1000, 500),
+    "ranolazine": Experiment("Ranolazine MPO, 256-d", DEEP, 3, 1500, 50, 1000, 500),
 }
 QUICK = {
     "rover": Experiment("Rover, 60-d", GAUSSIAN, 2, 160, 40, 80, 30),

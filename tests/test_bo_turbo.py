@@ -19,7 +19,7 @@ from duogp.bo.candidates import (
     perturbations,
     trust_box,
 )
-from duogp.bo.journal import EVALUATIONS, FIGURE, MODELS, Journal
+from duogp.bo.journal import EVALUATIONS, FIGURE, MODELS, Journal, read_options
 from duogp.bo.plots import comparison_plot, incumbent_plot, mean_and_error, regret_plot
 from duogp.bo.regions import SHORTEST, failure_tolerance
 from duogp.bo.surrogates import LENGTHSCALES, NOISES, OUTPUT_SCALES, SPREAD, standard_units
@@ -403,3 +403,31 @@ def test_figures():
     assert regret_plot(runs[0]).get_yscale() == "log"
     ax = comparison_plot({"random": runs, "as vectors": [run.y for run in runs]}, title="Bowl")
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["random", "as vectors"]
+
+
+def test_a_candidate_moves_as_many_coordinates_as_it_is_told():
+    low, high, centre = np.zeros(100), np.ones(100), np.full(100, 0.5)
+    moved = [
+        (perturbations(centre, low, high, 500, np.random.default_rng(0), count) != centre).sum(1).mean()
+        for count in (1, 20, 100)
+    ]
+    assert 1.0 <= moved[0] < 1.6 and abs(moved[1] - 20) < 1 and moved[2] > 99
+
+
+def test_a_task_says_how_many_coordinates_to_move(tmp_path):
+    """Options on disk have the number only where it is not TuRBO's own, so that older runs can be resumed."""
+
+    class Together(Bowl):
+        perturbed = 5
+
+    folder = tmp_path / "run"
+    optimise(Together(), "random", evaluations=4, batch_size=2, initial=2, folder=folder, plot=False)
+    assert read_options(folder)["perturbed"] == 5
+    optimise(Bowl(), "random", evaluations=4, batch_size=2, initial=2, folder=tmp_path / "other", plot=False)
+    assert "perturbed" not in read_options(tmp_path / "other")
+
+
+def test_decoupled_surrogates_keep_to_the_bound_unless_told_otherwise():
+    assert GPSurrogate.of("dcsvgp").settings["beta2"] == 1.0
+    assert GPSurrogate.of("dcsvgp", beta2=0.0).settings["beta2"] == 0.0
+    assert "beta2" not in GPSurrogate.of("svgp").settings

@@ -38,17 +38,24 @@ def normalised_weights(lengthscales: Floats | None, dims: int) -> Floats:
     return np.exp(logs - logs.mean())
 
 
-def perturbations(centre: Floats, low: Floats, high: Floats, n: int, rng: np.random.Generator) -> Floats:
+def perturbations(
+    centre: Floats,
+    low: Floats,
+    high: Floats,
+    n: int,
+    rng: np.random.Generator,
+    perturbed: int = PERTURBED,
+) -> Floats:
     """n points of a box [low, high]: the centre, with a random few of its coordinates moved.
 
-    Each coordinate moves with probability min(20/d, 1), at least one does; where to is said by a scrambled
-    Sobol sequence. In many dimensions, points that differ in few coordinates from a good one are the better
-    candidates.
+    Each coordinate moves with probability min(perturbed/d, 1), at least one does; where to is said by a
+    scrambled Sobol sequence. In many dimensions, points that differ in few coordinates from a good one are
+    the better candidates, unless coordinates mean something only together.
     """
     dims = len(centre)
     sobol = torch.quasirandom.SobolEngine(dims, scramble=True, seed=int(rng.integers(2**31)))
     points = low + (high - low) * sobol.draw(n, dtype=torch.float64).numpy()
-    moved = rng.random((n, dims)) <= min(PERTURBED / dims, 1.0)
+    moved = rng.random((n, dims)) <= min(perturbed / dims, 1.0)
     idle = np.flatnonzero(~moved.any(1))
     moved[idle, rng.integers(dims, size=len(idle))] = True
     return np.where(moved, points, centre)

@@ -83,6 +83,7 @@ def make_strategy(
     regions: int = 1,
     initial: int | ArrayLike | None = None,
     candidates: int | None = None,
+    perturbed: int | None = None,
     **settings: Any,
 ) -> Strategy:
     """ "random", or TuRBO with a method of the registry or BoTorch's exact GP ("botorch") inside."""
@@ -109,6 +110,7 @@ def make_strategy(
         initial=cast("int | None", initial) if start is None else None,
         candidates=candidates,
         start=start,
+        perturbed=perturbed,
     )
 
 
@@ -123,6 +125,7 @@ def optimise(
     regions: int = 1,
     initial: int | ArrayLike | None = None,
     candidates: int | None = None,
+    perturbed: int | None = None,
     task_options: Mapping[str, Any] | None = None,
     plot: bool = True,
     verbose: bool = False,
@@ -135,6 +138,8 @@ def optimise(
     ``method``: a GP of the registry inside TuRBO, "botorch" (its exact GP inside TuRBO) or "random".
     ``regions``: 1 is TuRBO-1, more are TuRBO-m; each starts with ``initial`` points, 2d by default. Given as
     an array [n, d] of points of the cube, ``initial`` are the points that all start with.
+    ``perturbed``: coordinates in which a candidate differs from a region's best point, on average: what the
+    task says, else 20.
     ``settings`` are those of the GP, with ``steps`` of a refit and ``first_steps`` of the first fit.
 
     With a ``folder`` every batch is written as soon as it is known, and a run that was stopped goes on where
@@ -147,6 +152,9 @@ def optimise(
     start = _points(initial, what.dims)
     turbo: dict[str, Any] = {"regions": regions, "candidates": candidates}
     turbo["initial"] = initial if start is None else start
+    perturbed = getattr(what, "perturbed", None) if perturbed is None else perturbed
+    if perturbed is not None:
+        turbo["perturbed"] = perturbed
     strategy = make_strategy(method, what.dims, batch_size=batch_size, seed=seed, **turbo, **settings)
     optimum = getattr(what, "optimum", None)
     optimum = None if optimum is None else float(optimum)

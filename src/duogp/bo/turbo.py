@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from duogp.bo.candidates import (
+    PERTURBED,
     distinct_maximisers,
     latin_hypercube,
     normalised_weights,
@@ -29,6 +30,7 @@ class Turbo(Strategy):
     """TuRBO-1, or TuRBO-m with several ``regions``; ``initial`` points start a region, 2d by default.
 
     ``start`` [n, d]: points to start with instead, dealt out to the regions in turn.
+    ``perturbed``: coordinates in which a candidate differs from the centre, on average.
     """
 
     def __init__(
@@ -42,13 +44,16 @@ class Turbo(Strategy):
         initial: int | None = None,
         candidates: int | None = None,
         start: Floats | None = None,
+        perturbed: int | None = None,
     ) -> None:
         super().__init__(dims, batch_size, seed)
-        for name, value in (("regions", regions), ("initial", initial), ("candidates", candidates)):
+        counts = {"regions": regions, "initial": initial, "candidates": candidates, "perturbed": perturbed}
+        for name, value in counts.items():
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be a positive integer, got {value}")
         self.initial = max(2, 2 * dims) if initial is None else max(2, initial)  # one row is no data set
         self.candidates = max(candidates or num_candidates(dims), batch_size)
+        self.perturbed = PERTURBED if perturbed is None else perturbed
         tolerance = failure_tolerance(dims, batch_size, regions)
         self.regions = [TrustRegion(tolerance, counts_evaluations=regions > 1) for _ in range(regions)]
         if start is not None and len(start) < 2 * regions:  # one row is no data set
@@ -94,7 +99,7 @@ class Turbo(Strategy):
         weights = normalised_weights(self.surrogates[i].lengthscales(), self.dims)
         low, high = trust_box(centre, self.regions[i].length, weights)
         rng = self.rng(CANDIDATES, self.batches, i)
-        return perturbations(centre, low, high, self.candidates, rng)
+        return perturbations(centre, low, high, self.candidates, rng, self.perturbed)
 
     # -- learning --------------------------------------------------------------------------------------------
 

@@ -25,6 +25,10 @@ def register(app: typer.Typer) -> None:
         candidates: Annotated[
             int | None, typer.Option(help="Points that a region chooses among (100d, at most 5000).")
         ] = None,
+        perturbed: Annotated[
+            int | None,
+            typer.Option(help="Coordinates that a candidate moves (the task's own, or 20)."),
+        ] = None,
         seed: Annotated[int, typer.Option(help="Seed of all that is random.")] = 0,
         set_: Annotated[
             list[str] | None,
@@ -51,6 +55,7 @@ def register(app: typer.Typer) -> None:
             regions=regions,
             initial=initial,
             candidates=candidates,
+            perturbed=perturbed,
             seed=seed,
             task_options=settings_of(task_set),
             verbose=not (quiet or as_json),

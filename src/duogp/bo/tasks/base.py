@@ -22,6 +22,7 @@ class Task(ABC):
     bounds: Floats  # [2, d], the cube in the task's own units
     noisy = False
     optimum: float | None = None  # the best noise-free value, where it is known
+    perturbed: int | None = None  # coordinates to move at once, where they mean something only together
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
