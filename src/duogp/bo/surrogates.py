@@ -11,6 +11,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +25,7 @@ from duogp.kernels import Deep, Scale, Stationary
 from duogp.likelihoods import GaussianLikelihood
 from duogp.methods import METHODS
 from duogp.model import Model
+from duogp.parameters import Positive, Transform
 from duogp.prediction import Prediction
 from duogp.saving import load as load_model
 from duogp.settings import Settings
@@ -36,8 +38,8 @@ LENGTHSCALES, OUTPUT_SCALES, NOISES = (0.005, 2.0), (0.05, 20.0), (5e-4, 0.2)
 FIRST_LENGTHSCALE, FIRST_NOISE = 0.5, 5e-3
 #: What a saved surrogate consists of.
 MODEL, UNITS = "model", "units.json"
-#: Rows predicted at once.
-CHUNK = 8192
+#: Rows that draws are evaluated at together: temporaries that stay in a CPU's cache.
+CHUNK = 1024
 
 
 class Surrogate(ABC):
@@ -216,9 +218,15 @@ def keep_in_bounds(progress: Progression) -> None:
 
 def _clamp(parameter: Any, low: float, high: float) -> None:
     """On the raw values, so that what is inside stays to the last bit."""
-    ends = torch.tensor([max(low, parameter.floor * (1 + 1e-6)), high], dtype=torch.float64)
-    low_raw, high_raw = parameter._inverse(ends).tolist()
-    parameter.raw.clamp_(low_raw, high_raw)
+    parameter.raw.clamp_(*_raw_ends(parameter.transform, parameter.floor, low, high))
+
+
+@lru_cache
+def _raw_ends(transform: Transform, floor: float, low: float, high: float) -> tuple[float, float]:
+    """Where an interval of a `Positive` lies before its transformation; asked for at every epoch."""
+    ends = torch.tensor([max(low, floor * (1 + 1e-6)), high], dtype=torch.float64)
+    first, last = Positive(ends, floor=floor, transform=transform).raw.tolist()
+    return first, last
 
 
 def _spread_out(X: Floats) -> Floats:

@@ -74,7 +74,10 @@ class Stationary(Kernel):
 
         def features(x: Tensor) -> Tensor:
             check_dims(self, self.dims, x)
-            return (math.sqrt(2.0) * torch.cos(x.double() @ omega + phase)).to(x.dtype)
+            angles = x.double() @ omega + phase
+            if not angles.requires_grad:  # one array of numbers instead of three
+                return angles.cos_().mul_(math.sqrt(2.0)).to(x.dtype)
+            return (math.sqrt(2.0) * angles.cos()).to(x.dtype)
 
         return features
 
