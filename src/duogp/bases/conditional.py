@@ -22,9 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis, with_density_offset
-from duogp.bases.decoupled_step import decoupled_in_one, suits
+from duogp.bases.decoupled_step import decoupled_in_one
 from duogp.bases.linear_form import LinearForm, Probe
 from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties, RowMismatch
+from duogp.bases.one_step import suits
 from duogp.kernels.base import Kernel
 from duogp.linalg import Factor, Numerics, norm2
 from duogp.variational import CholeskyQ, Q

@@ -58,14 +58,6 @@ class Decoupled(NamedTuple):
     disagreement: Tensor | None
 
 
-def suits(kernel: Kernel, inducing: Tensor, x: Tensor) -> bool:
-    """Whether a kernel is a function of r², times a variance at most, of rows like the points."""
-    base = kernel.kernel if isinstance(kernel, Scale) else kernel
-    if not isinstance(base, Stationary) or base.profile is None:
-        return False
-    return inducing.shape[-1] == x.shape[-1] == base.dims
-
-
 def decoupled_in_one(
     kernel: Kernel,
     mean_kernel: Kernel,

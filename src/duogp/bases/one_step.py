@@ -22,6 +22,14 @@ from duogp.linalg import Numerics
 from duogp.whitening import InParts, Projection, carry_out, whole
 
 
+def suits(kernel: Kernel, inducing: Tensor, x: Tensor) -> bool:
+    """Whether a kernel is a function of r², times a variance at most, of rows like the points."""
+    base = kernel.kernel if isinstance(kernel, Scale) else kernel
+    if not isinstance(base, Stationary) or base.profile is None:
+        return False
+    return inducing.shape[-1] == x.shape[-1] == base.dims
+
+
 def marginals_in_one(
     kernel: Kernel,
     inducing: Tensor,
@@ -40,9 +48,9 @@ def marginals_in_one(
     if isinstance(kernel, Scale):
         base, variance = kernel.kernel, kernel.variance().to(x.dtype).unsqueeze(-1)
     projection = InParts() if in_parts else whole(inducing.shape[-2], x.shape[-2])
-    profile = base.profile if isinstance(base, Stationary) else None
-    alike = inducing.shape[-1] == x.shape[-1] == getattr(base, "dims", None)
-    if isinstance(base, Stationary) and profile is not None and alike:
+    if suits(base, inducing, x):
+        assert isinstance(base, Stationary)
+        profile = base.profile
         lengthscale = base.lengthscale().unsqueeze(-2)
         mu, *parts, info = _StationaryStep.apply(
             projection, profile, numerics.jitter, inducing, x, lengthscale, mean, root

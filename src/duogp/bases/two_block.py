@@ -22,10 +22,11 @@ from torch import Tensor, nn
 
 from duogp.bases.base import Basis
 from duogp.bases.linear_form import LinearForm, Probe
-from duogp.bases.marginals import Features
+from duogp.bases.marginals import Features, Marginals, Penalties
+from duogp.bases.one_step import marginals_in_one, suits
 from duogp.kernels.base import Kernel
 from duogp.linalg import Factor, Numerics, norm2
-from duogp.variational import Q
+from duogp.variational import CentredQ, CholeskyQ, Q, ShrunkQ
 
 
 class TwoBlockFactors(NamedTuple):
@@ -54,6 +55,42 @@ class TwoBlock(Basis):
         phi_o = u.whiten(self.kernel(z, o).to(u.L_inv.dtype))
         schur = self.kernel(o, o) - phi_o.double().mT @ phi_o.double()
         return TwoBlockFactors(u, numerics.factor(schur, prior_diagonal=self.kernel.diag(o)), phi_o)
+
+    def evaluate(
+        self,
+        x: Tensor,
+        factors: TwoBlockFactors | None,
+        numerics: Numerics,
+        *,
+        with_omega: bool = False,
+        in_parts: bool = True,
+    ) -> tuple[Marginals, Penalties]:
+        """In a training step both blocks are one coupled basis on Z ∪ O with a block-diagonal S.
+
+        The factor of k([Z, O], [Z, O]) is [[L, 0], [φ_Oᵀ, C]], so its features are φ and φ_⊥. That v keeps
+        its prior covariance (ORTH) is then S_v = I, whose variance is no longer part of the residual: right
+        where only the whole is read.
+        """
+        in_one = (
+            factors is None
+            and not self.keep_record
+            and all(type(block) in (CholeskyQ, CentredQ, ShrunkQ) for block, _ in self.q.parts())
+            and not (self.mean_only and in_parts)
+            and self.inducing.shape[:-2] == self.orthogonal_inducing.shape[:-2]
+            and suits(self.kernel, self.inducing, x)
+        )
+        if not in_one:
+            return super().evaluate(x, factors, numerics, with_omega=with_omega, in_parts=in_parts)
+        q, both = self.q, torch.cat([self.inducing, self.orthogonal_inducing], -2)
+        root = q.root()
+        if self.mean_only:
+            size = q.size
+            whole = torch.eye(both.shape[-2], dtype=root.dtype, device=root.device)
+            whole = whole.expand(*root.shape[:-2], *whole.shape).clone()
+            whole[..., :size, :size] = root
+            root = whole
+        f = marginals_in_one(self.kernel, both, x, q.mean, root, numerics, in_parts=in_parts)
+        return f, Penalties(q.penalty().sum(-1))
 
     def features(self, x: Tensor, factors: TwoBlockFactors) -> Features:
         phi = factors.u.whiten(self.kernel(self.inducing, x))
