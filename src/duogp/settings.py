@@ -36,7 +36,7 @@ class Settings:
     output_scale: bool = True  #: learn the prior variance (kernels given by name)
     initial_lengthscale: float | Sequence[float] | None = None  #: √d, for standardised inputs; a sum: a list
     initial_scale: float | None = None  #: initial prior variance, 1 by default
-    initial_std: float | None = None  #: of q(u) relative to the prior's: 1; 0.1 with networks
+    initial_std: float | None = None  #: of q(u) relative to the prior's: 1; 0.1 with networks under the ELBO
     initial_noise: float = 0.1
     noise_floor: float = 1e-6  #: the learned noise variance stays above it, in scaled units
     learn_noise: bool | None = None  #: on, unless fixed noise is given
