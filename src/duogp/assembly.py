@@ -262,7 +262,7 @@ class Workshop:
 
     def _chunk_rows(self, model: Model, n: int) -> int:
         """Rows at once in closed form: a block of Ω, or what fits into memory."""
-        if model.uses_omega:
+        if model.uses_omega and self.plan.omega != "rows":
             block = self.settings.omega_block or min(1024, max(128, model.basis.q.size))
             return n if self.plan.omega == "full" else min(n, block)
         if self.settings.torch_device.type == "cpu":

@@ -94,7 +94,8 @@ class GPSurrogate(Surrogate):
             "standardize": False,
         }
         if METHODS[method].basis == "conditional" and METHODS[method].objective == "elbo":
-            own["beta2"] = 1.0  # no rows are held out: what keeps the two kernels together is the bound
+            # No rows are held out: what keeps the two kernels together is the bound, that of rows alone.
+            own |= {"beta2": 1.0, "omega": "rows"}
         if METHODS[method].has_network or METHODS[method].is_deep:  # features have a scale of their own
             del own["initial_lengthscale"]
         Settings.of(own | settings)  # a mistake is answered here, and not after the initial design
