@@ -39,6 +39,7 @@ from duogp.bases.conditional import Conditional
 from duogp.bases.coupled import Coupled
 from duogp.kernels import Kernel, Scale, Stationary
 from duogp.kernels.distance import centred
+from duogp.kernels.grams import weighted_differences
 from duogp.kernels.profiles import Profile, weighted_sums
 from duogp.likelihoods.gaussian import LOG_2PI, GaussianLikelihood
 from duogp.linalg import Factor
@@ -289,13 +290,7 @@ def cross_covariance(kernel: Kernel, points: Tensor, x: Tensor) -> Tensor:
 
 
 class _StationaryCross(torch.autograd.Function):
-    """Points, rows and lengthscales ↦ k(r²).
-
-    With W = g ∘ k′, a and b the scaled points, r and c the sums of the rows and columns of W:
-
-        Σⱼ Wᵢⱼ (aᵢ − bⱼ) = rᵢ aᵢ − (W b)ᵢ                                  from which the gradient of Z
-        Σᵢⱼ Wᵢⱼ (aᵢ − bⱼ)² = Σᵢ rᵢ aᵢ² − 2 Σᵢ aᵢ (W b)ᵢ + Σⱼ cⱼ bⱼ²     from which that of a lengthscale
-    """
+    """Points, rows and lengthscales ↦ k(r²), differentiated as in `duogp.kernels.grams`."""
 
     @staticmethod
     def forward(ctx: Any, profile: Profile, z: Tensor, x: Tensor, lengthscale: Tensor) -> Tensor:
@@ -314,10 +309,7 @@ class _StationaryCross(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         a, b, inverse, slope = ctx.saved_tensors
         W = gradient.mul_(slope)  # made for this node alone, by `Rows.backward`
-        sums, weights = weighted_sums(W, b)
-        towards = weights * a - sums
-        columns = W.sum(-2).to(b.dtype).unsqueeze(-2)
-        squares = ((towards - sums) * a).sum(-2, keepdim=True) + columns @ b.square()
+        towards, squares = weighted_differences(W, a, b)
         scale = 2.0 * ctx.profile.slope_scale * inverse
         found = [scale * towards, None, -scale * squares]
         if ctx.needs_input_grad[2]:

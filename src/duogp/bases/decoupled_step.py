@@ -141,13 +141,11 @@ class _DecoupledStep(torch.autograd.Function):
         V = solve_lower(T, R.to(T.dtype))
         A, c = V @ root, (V @ mean.unsqueeze(-1)).squeeze(-1)
         spread = A.square().sum((-2, -1)) + c.square().sum(-1)
-        E, t, disagreement = W, mu, mu
+        E, t, disagreement = W, mu, mu.new_zeros(())  # not looked at without Ω
         if with_disagreement:
             E = W - upper_product(A, phi)
             t = mu - (c.unsqueeze(-2) @ phi).squeeze(-2)
             disagreement = E.square().sum(-2) + t.square()
-        else:
-            disagreement = mu.new_zeros(())
         half_log_ratio = (half_log_K - half_log_Q).to(mu.dtype)
         ctx.grams, ctx.with_disagreement = (grams, mean_grams), with_disagreement
         ctx.save_for_backward(*kept_k, *kept_q, T, phi, U, psi, W, V, A, c, E, t, mean, root)

@@ -20,6 +20,14 @@ from duogp.kernels.distance import centred
 from duogp.kernels.profiles import Profile, weighted_sums
 
 
+def weighted_differences(W: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Σⱼ Wᵢⱼ (aᵢ − bⱼ) [..., M, d] and Σᵢⱼ Wᵢⱼ (aᵢ − bⱼ)² [..., 1, d], by one product with W."""
+    sums, weights = weighted_sums(W, b)
+    towards = weights * a - sums
+    columns = W.sum(-2).to(b.dtype).unsqueeze(-2)
+    return towards, ((towards - sums) * a).sum(-2, keepdim=True) + columns @ b.square()
+
+
 class StationaryGrams:
     """Holds shapes and precisions, no tensors: what the backward pass needs is handed out and back."""
 
@@ -52,17 +60,15 @@ class StationaryGrams:
         z_shape, x_shape, lengthscale_shape = self.shapes
         z_dtype, x_dtype, lengthscale_dtype = self.dtypes
         W = g_k.mul_(k_slope)
-        sums, weights = weighted_sums(W, b)
-        towards = weights * a - sums
-        squares = ((towards - sums) * a).sum(-2) + (W.sum(-2).double().unsqueeze(-2) @ b.square()).squeeze(-2)
+        towards, squares = weighted_differences(W, a, b)
         W_zz = K_slope * g_K
         W_zz = W_zz + W_zz.mT
         sums, weights = weighted_sums(W_zz, a)
         among = weights * a - sums
-        squares = squares + (among * a).sum(-2)
+        squares = squares + (among * a).sum(-2, keepdim=True)
         scale = 2.0 * self.profile.slope_scale * inverse
         g_z = (scale * (towards + among)).sum_to_size(z_shape).to(z_dtype)
-        g_lengthscale = -(scale * squares.unsqueeze(-2)).sum_to_size(lengthscale_shape).to(lengthscale_dtype)
+        g_lengthscale = -(scale * squares).sum_to_size(lengthscale_shape).to(lengthscale_dtype)
         g_x = None
         if with_x:
             sums, weights = weighted_sums(W.mT, a)
