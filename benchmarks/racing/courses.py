@@ -287,7 +287,7 @@ def prediction(options: Options) -> list[Course]:
 
         def predicting(problem: Problem = problem) -> Contestant:
             gp = ours.fitted(problem)
-            return ours.Call(problem.device, lambda: gp.predict(X))
+            return ours.Call(problem.device, lambda: gp.predict(X, in_parts=False))
 
         def mean_only(problem: Problem = problem) -> Contestant:
             mean = ours.predict_mean(ours.fitted(problem))

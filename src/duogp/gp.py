@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from duogp.bases import Conditional, Exact, LinearForm, Marginals, Separate, clamp_variance
+from duogp.data.arriving import Arriving
 from duogp.data.columns import rows_of_the_fit
 from duogp.data.labels import as_labels, codes_of
 from duogp.data.scaling import Scaler
@@ -104,7 +104,7 @@ class GP:
         such a model is of f, not of an observation.
         ``in_parts=False``: half the work; the variance of f is not taken apart, all of it is `explained`.
         """
-        x = self._inputs(X)
+        x = self._arriving(X)
         row_noise = self._row_noise(noise, len(x))
         parts: list[list[Tensor]] = []
         for start, f in self._marginals(x, in_parts=in_parts):
@@ -113,7 +113,7 @@ class GP:
                 parts.append([*density.predictive_moments(*f)])
             else:
                 parts.append([density.class_probabilities(f.mean, f.variance), *f])
-        pieces = [torch.cat(values, -1)[0].mT for values in zip(*parts, strict=True)]
+        pieces = [_joined(values)[0].mT for values in zip(*parts, strict=True)]
         if self.classes is not None:
             found = [piece.cpu().numpy() for piece in pieces]
             return ClassPrediction(found[0], self.classes, *found[1:])
@@ -129,7 +129,7 @@ class GP:
         if not isinstance(likelihood, GaussianLikelihood) or self.model.mixing is not None:
             return cast(Prediction, self.predict(X, in_parts=False)).mean  # it takes the variance to know
         pieces = []
-        for piece in self._inputs(X).split(self._chunk_rows(), dim=0):
+        for piece in self._arriving(X).split(self._chunk_rows()):
             rows = piece[None, None]
             pieces.append((self.posterior.mean(rows) + self.model.mean(rows))[0])
         return self._mean_to_user(torch.cat(pieces, -1).mT)
@@ -170,10 +170,10 @@ class GP:
             out.append(density.log_predictive(ys[..., start : start + rows], f.mean, f.variance)[0])
         return torch.cat(out).cpu().numpy() - np.log(self.y_scaler.scale).sum()
 
-    def _marginals(self, x: Tensor, *, in_parts: bool = True) -> Iterator[tuple[int, Marginals]]:
+    def _marginals(self, x: Arriving | Tensor, *, in_parts: bool = True) -> Iterator[tuple[int, Marginals]]:
         """What the likelihood sees at the rows, piece by piece, with where the piece begins."""
         start = 0
-        for piece in x.split(self._chunk_rows(), dim=0):
+        for piece in x.split(self._chunk_rows()):
             rows = piece[None, None]  # [1, 1, n, d]
             prior = self.posterior.prior.diag(rows)
             if in_parts:
@@ -346,13 +346,18 @@ class GP:
 
     def _inputs(self, X: Any) -> Tensor:
         """Rows in scaled units on the model's device, float64."""
-        array = np.ascontiguousarray(rows_of_the_fit(X, self.column_names, len(self.columns)))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor do we write
-            x = torch.as_tensor(array, device=self.model.beta1.device).double()
-        if not self.columns.all():
-            x = x[:, torch.as_tensor(self.columns, device=x.device)]
-        return self.x_scaler.transform_tensor(x).clamp_(-FARTHEST, FARTHEST)
+        return self._arriving(X).together()
+
+    def _arriving(self, X: Any) -> Arriving:
+        """The same, for who takes them piece by piece."""
+        matrix = rows_of_the_fit(X, self.column_names, len(self.columns))
+
+        def scaled(x: Tensor) -> Tensor:
+            if not self.columns.all():
+                x = x[:, torch.as_tensor(self.columns, device=x.device)]
+            return self.x_scaler.transform_tensor(x).clamp_(-FARTHEST, FARTHEST)
+
+        return Arriving(matrix, self.model.beta1.device, scaled)
 
     def _require_noise(self, noise: Any, what: str) -> None:
         if self.known_noise and noise is None:
@@ -383,7 +388,9 @@ class GP:
 
     def _variance_to_user(self, variance: Tensor) -> NDArray[np.float64]:
         scale = torch.as_tensor(self.y_scaler.scale, device=variance.device)
-        return self._shape((variance.double() * scale.square()).cpu().numpy())
+        same_everywhere = len(variance) > 1 and variance.stride(0) == 0
+        found = ((variance[:1] if same_everywhere else variance).double() * scale.square()).cpu().numpy()
+        return self._shape(found.repeat(len(variance), 0) if same_everywhere else found)
 
     def _draws_to_user(self, draws: Tensor) -> NDArray[np.float64]:
         if self.classes is not None:  # latent functions, not of the targets' kind
@@ -392,6 +399,15 @@ class GP:
         draws = draws[..., : len(self.y_scaler.scale), :]  # a log noise behind them is not asked for
         values = draws.mT.cpu().numpy() * self.y_scaler.scale + self.y_scaler.shift  # [n, rows, outputs]
         return values[..., 0] if self.single_output else values
+
+
+def _joined(pieces: Sequence[Tensor]) -> Tensor:
+    """Pieces of rows (last dimension) one after the other; what is the same in every row stays one number."""
+    if all(piece.stride(-1) == 0 for piece in pieces):
+        heads = torch.cat([piece[..., :1] for piece in pieces], -1)
+        if bool((heads == heads[..., :1]).all()):
+            return heads[..., :1].expand(*heads.shape[:-1], sum(piece.shape[-1] for piece in pieces))
+    return torch.cat(list(pieces), -1)
 
 
 def _count(n: Any) -> int:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from duogp.bases.marginals import Marginals
+from duogp.bases.moments import SymmetricForm, WeighedMean
 from duogp.kernels.base import Kernel
 from duogp.linalg import norm2, project
 
@@ -48,7 +49,7 @@ class LinearForm:
     explained_root: Tensor  # T  [..., s, M_e]
 
     def mean(self, x: Tensor) -> Tensor:
-        return project(self.mean_probe(x), self.mean_weights)
+        return self._mean(x)
 
     def marginals(self, x: Tensor) -> Marginals:
         k = self._evaluate(x)
@@ -65,17 +66,22 @@ class LinearForm:
         """
         if self.residual_probe is not self.explained_probe:
             f = self.marginals(x)
-            return Marginals(f.mean, torch.zeros_like(f.residual), f.variance)
-        k = self._evaluate(x)
-        own = k[self.explained_probe]
-        variance = self.prior.diag(x) + (own * (self.change @ own)).sum(-2)
-        mean = project(k[self.mean_probe], self.mean_weights)
-        return Marginals(mean, torch.zeros_like(variance), variance)
+            mean, variance = f.mean, f.variance
+        else:
+            k = self._change.kernel(self._change.points.to(x.dtype), x)
+            variance = self.prior.diag(x) + self._change.at(k)
+            mean = self._mean.weigh(k) if self.mean_probe is self.explained_probe else self._mean(x)
+        return Marginals(mean, variance.new_zeros(()).expand_as(variance), variance)
 
     @cached_property
-    def change(self) -> Tensor:
+    def _mean(self) -> WeighedMean:
+        return WeighedMean.of(self.mean_probe.kernel, self.mean_probe.points, self.mean_weights)
+
+    @cached_property
+    def _change(self) -> SymmetricForm:
         """C = TᵀT − WᵀW: from the prior variance to the posterior one."""
-        return self.explained_root.mT @ self.explained_root - self.residual_root.mT @ self.residual_root
+        C = self.explained_root.mT @ self.explained_root - self.residual_root.mT @ self.residual_root
+        return SymmetricForm.of(self.explained_probe.kernel, self.explained_probe.points, C)
 
     def joint(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean [..., n], residual covariance and explained covariance [..., n, n]."""

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 # Larger float32 matrices are kept as they are: doubling them would cost more memory than precision is worth.
 KEEP_FLOAT32_ABOVE = 50_000_000
+# Numbers from which on more than one core is worth while to look at them.
+MANY = 1_000_000
 
 
 class UnsupportedDtypeError(TypeError, ValueError):
@@ -200,10 +202,16 @@ def _require_length(array: NDArray, n: int, name: str) -> None:
         raise ValueError(f"{name} has {array.shape[0]} rows but X has {n}: lengths must agree")
 
 
-def _require_finite(array: NDArray, labels: list[str] | None, name: str) -> None:
+def _sum(array: NDArray) -> float:
+    if array.size > MANY and array.dtype in (np.float32, np.float64) and array.flags.carray:
+        return float(torch.from_numpy(array).sum())  # by all cores
     with np.errstate(all="ignore"):
-        if np.isfinite(array.sum()):  # one number instead of a mask; too large a sum proves nothing
-            return
+        return float(array.sum())
+
+
+def _require_finite(array: NDArray, labels: list[str] | None, name: str) -> None:
+    if np.isfinite(_sum(array)):  # one number instead of a mask; too large a sum proves nothing
+        return
     finite = np.isfinite(array)
     if finite.all():
         return

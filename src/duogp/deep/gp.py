@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from duogp.bases import LinearForm, Marginals
+from duogp.data.arriving import Arriving
 from duogp.deep.layers import Frozen
 from duogp.deep.mixture import MixtureDensity, mixture_moments
 from duogp.deep.model import DeepModel
@@ -69,7 +70,7 @@ class DeepGP(GP):
         if self.classes is None:
             return super().predict(X, noise=noise, in_parts=in_parts)
         pieces = []
-        for start, f in self._marginals(self._inputs(X)):
+        for start, f in self._marginals(self._arriving(X)):
             density = self._density(None, start, f.mean.shape[-1])
             pieces.append([density.class_probabilities(f.mean, f.variance), *mixture_moments(f)])
         found = [torch.cat(values, -1)[0].mT.cpu().numpy() for values in zip(*pieces, strict=True)]
@@ -105,7 +106,7 @@ class DeepGP(GP):
             return super().predict_mean(X)  # which refuses
         return cast(Prediction, self.predict(X)).mean  # the samples of the hidden layers need their variances
 
-    def _marginals(self, x: Tensor, *, in_parts: bool = True) -> Iterator[tuple[int, Marginals]]:
+    def _marginals(self, x: Arriving | Tensor, *, in_parts: bool = True) -> Iterator[tuple[int, Marginals]]:
         """Given each sample of the hidden layers: [S, 1, outputs, n]; always in parts."""
         start = 0
         for piece in x.split(self._chunk_rows()):

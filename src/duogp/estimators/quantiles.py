@@ -75,7 +75,7 @@ def _network_pieces(network: NeuralPredictor, X: Any) -> Iterator[Predictive]:
 
 
 def _pieces(gp: GP, X: Any, noise: Any, num_levels: int) -> Iterator[Predictive]:
-    x = gp._inputs(X)
+    x = gp._arriving(X)
     row_noise = gp._row_noise(noise, len(x))
     generator = torch.Generator().manual_seed(0)  # where quantiles come from draws, they are always the same
     for start, f in gp._marginals(x):
