@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from duogp import whitening
 from duogp.bases import Conditional
 from duogp.bases.base import Basis
 from duogp.kernels import RBF, Kernel, Matern52, Scale
@@ -59,6 +60,13 @@ def test_it_is_the_general_step(shape, scaled, with_omega):
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     for name, gradient in others.items():
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-10, atol=1e-11, msg=name)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2)])
+def test_products_with_an_inverse_give_the_same(shape, monkeypatch):
+    """What a GPU does, on a CPU."""
+    monkeypatch.setattr(whitening, "substitutes", lambda _: False)
+    test_it_is_the_general_step(shape, (True, True), True)
 
 
 def test_sizes_at_which_triangles_are_cut_in_blocks():

@@ -18,19 +18,22 @@ import torch
 
 
 class Beside:
-    """``with Beside(device) as side:`` runs the body on the second stream; ``side.join()`` waits for it."""
+    """``with Beside(device) as side:`` runs the body on the second stream; ``side.join()`` waits for it.
+
+    ``with side:`` goes on there, after all that the first stream has been given by then.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._streams: tuple[Any, Any] | None = None
         self._inside: AbstractContextManager[Any] = nullcontext()
         if device.type == "cuda":
             self._streams = torch.cuda.current_stream(device), _second_stream(device)
-            self._inside = torch.cuda.stream(self._streams[1])
 
     def __enter__(self) -> Beside:
         if self._streams is not None:
             first, second = self._streams
             second.wait_stream(first)
+            self._inside = torch.cuda.stream(second)
         self._inside.__enter__()
         return self
 

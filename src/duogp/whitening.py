@@ -23,7 +23,7 @@ work if M is well below n:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -185,6 +185,32 @@ def whiten(K: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def solve_lower(T: Tensor, B: Tensor) -> Tensor:
     """L⁻¹B for a lower triangular B, and lower triangular itself."""
     return solve_triangular(T, B, upper=False) if substitutes(T) else T @ B
+
+
+def solve_lower_and_times(
+    T: Tensor, B: Tensor, C: Tensor, wait: Callable[[], None] = lambda: None
+) -> tuple[Tensor, Tensor]:
+    """V = L⁻¹B and V C for lower triangular B and C; ``wait`` is called before the first use of T.
+
+    On a GPU by one product L⁻¹[B, BC], half of which is ready before L is: those of a few hundred rows leave
+    much of it idle.
+    """
+    if substitutes(B) or B.shape != C.shape:
+        wait()
+        V = solve_lower(T, B)
+        return V, V @ C
+    both = torch.cat([B, B @ C], -1)
+    wait()
+    V, A = (T @ both).split(B.shape[-1], -1)
+    return V, A
+
+
+def times_both(V: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+    """VᵀB and VᵀC, on a GPU by one product."""
+    if substitutes(V) or B.shape != C.shape:
+        return V.mT @ B, V.mT @ C
+    first, second = (V.mT @ torch.cat([B, C], -1)).split(B.shape[-1], -1)
+    return first, second
 
 
 def solve_transposed(T: Tensor, G: Tensor) -> Tensor:

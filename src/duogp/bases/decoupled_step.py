@@ -40,8 +40,9 @@ from duogp.whitening import (
     gradient_of_gram,
     lower_outer,
     lower_product,
-    solve_lower,
+    solve_lower_and_times,
     solve_transposed,
+    times_both,
     upper_product,
     whiten,
 )
@@ -137,9 +138,9 @@ class _DecoupledStep(torch.autograd.Function):
         mu = (mean.unsqueeze(-2) @ psi).squeeze(-2)
         explained = W.square().sum(-2)
         half_log_Q = R.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        side.join()
-        V = solve_lower(T, R.to(T.dtype))
-        A, c = V @ root, (V @ mean.unsqueeze(-1)).squeeze(-1)
+        R = R.to(psi.dtype)
+        V, A = solve_lower_and_times(T, R, root, wait=side.join)
+        c = (V @ mean.unsqueeze(-1)).squeeze(-1)
         spread = A.square().sum((-2, -1)) + c.square().sum(-1)
         E, t, disagreement = W, mu, mu.new_zeros(())  # not looked at without Ω
         if with_disagreement:
@@ -159,36 +160,40 @@ class _DecoupledStep(torch.autograd.Function):
         saved: Sequence[Tensor] = ctx.saved_tensors
         kept_k, kept_q, (T, phi, U, psi, W, V, A, c, E, t, mean, root) = saved[:5], saved[5:10], saved[10:]
         g_mu, g_norm, g_explained, g_spread, g_ratio, g_disagreement, _ = gradients
-        g_A = (2.0 * g_spread)[..., None, None] * A
-        g_c = (2.0 * g_spread).unsqueeze(-1) * c
-        g_phi = phi * (2.0 * g_norm).unsqueeze(-2)
-        g_W = W * (2.0 * g_explained).unsqueeze(-2)
+        with_x = ctx.needs_input_grad[4]
+        grams, mean_grams = ctx.grams
+        g_E, g_t = None, None
         if ctx.with_disagreement:
             twice = 2.0 * g_disagreement
             g_E, g_t = E * twice.unsqueeze(-2), t * twice
+        with Beside(phi.device) as side:
+            g_phi = phi * (2.0 * g_norm).unsqueeze(-2)
+            if g_E is not None and g_t is not None:
+                from_rows = lower_product(A, g_E).addcmul_(c.unsqueeze(-1), g_t.unsqueeze(-2))
+                g_phi = g_phi - from_rows.sum_to_size(phi.shape)
+            g_k = solve_transposed(T, g_phi)
+            P = lower_outer(g_phi, phi)
+        g_A = (2.0 * g_spread)[..., None, None] * A
+        g_c = (2.0 * g_spread).unsqueeze(-1) * c
+        g_W = W * (2.0 * g_explained).unsqueeze(-2)
+        if g_E is not None and g_t is not None:
             g_A = g_A - lower_outer(phi, g_E)
             g_c = g_c - (phi @ g_t.unsqueeze(-1)).squeeze(-1)
-            from_rows = lower_product(A, g_E).addcmul_(c.unsqueeze(-1), g_t.unsqueeze(-2))
-            g_phi = g_phi - from_rows.sum_to_size(phi.shape)
             g_W, g_mu = g_W + g_E, g_mu + g_t
         g_V = (g_A @ root.mT).addcmul_(g_c.unsqueeze(-1), mean.unsqueeze(-2)).sum_to_size(V.shape)
         g_ratio = g_ratio.to(phi.dtype).sum_to_size(V.shape[:-2]).unsqueeze(-1)
-
-        with_x = ctx.needs_input_grad[4]
-        grams, mean_grams = ctx.grams
-        with Beside(phi.device) as side:
-            P = lower_outer(g_phi, phi).add_((g_V @ V.mT).tril_())
-            P.diagonal(dim1=-2, dim2=-1).sub_(g_ratio)
-            g_K, g_k = gradient_of_gram(T, P), solve_transposed(T, g_phi)
-            from_k = grams.backward(kept_k, g_K, g_k, with_x=with_x)
+        with side:
+            P.add_((g_V @ V.mT).tril_()).diagonal(dim1=-2, dim2=-1).sub_(g_ratio)
+            from_k = grams.backward(kept_k, gradient_of_gram(T, P), g_k, with_x=with_x)
         g_psi = (
             lower_product(root, g_W).addcmul_(mean.unsqueeze(-1), g_mu.unsqueeze(-2)).sum_to_size(psi.shape)
         )
-        P_mean = lower_outer(g_psi, psi).sub_((V.mT @ g_V).tril_())
+        from_V, from_A = times_both(V, g_V, g_A)
+        P_mean = lower_outer(g_psi, psi).sub_(from_V.tril_())
         P_mean.diagonal(dim1=-2, dim2=-1).add_(g_ratio)
         g_Q, g_q = gradient_of_gram(U, P_mean), solve_transposed(U, g_psi)
         from_q = mean_grams.backward(kept_q, g_Q, g_q, with_x=with_x)
-        g_root = lower_outer(psi, g_W) + (V.mT @ g_A).tril_()
+        g_root = lower_outer(psi, g_W) + from_A.tril_()
         g_mean = (psi @ g_mu.unsqueeze(-1) + V.mT @ g_c.unsqueeze(-1)).squeeze(-1)
         side.join()
         g_z = from_k[0] + from_q[0]
