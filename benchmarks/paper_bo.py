@@ -71,7 +71,7 @@ class Experiment:
 
 
 #: As the paper trains: Adam and minibatches, hyperparameters and q(u) together.
-ADAM = {"solver": "stochastic", "batch_size": 250, "learning_rate": 0.02, "dtype": "float32"}
+ADAM = {"solver": "stochastic", "minibatch": 250, "learning_rate": 0.02, "dtype": "float32"}
 CONTESTANTS = {
     "svgp-adam": Contestant("SVGP, Adam", "svgp", ADAM),
     "dcsvgp-0-adam": Contestant("DCSVGP, β₂ = 0, Adam", "dcsvgp", ADAM | {"beta2": 0.0}),

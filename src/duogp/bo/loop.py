@@ -140,7 +140,8 @@ def optimise(
     an array [n, d] of points of the cube, ``initial`` are the points that all start with.
     ``perturbed``: coordinates in which a candidate differs from a region's best point, on average: what the
     task says, else 20.
-    ``settings`` are those of the GP, with ``steps`` of a refit and ``first_steps`` of the first fit.
+    ``settings`` are those of the GP, with ``steps`` of a refit and ``first_steps`` of the first fit, and with
+    ``minibatch`` for the rows of a stochastic step.
 
     With a ``folder`` every batch is written as soon as it is known, and a run that was stopped goes on where
     it was, with the proposal that would have come next. ``callback`` sees every batch and its values.

@@ -82,8 +82,14 @@ class GPSurrogate(Surrogate):
 
     @classmethod
     def of(cls, method: str, **settings: Any) -> GPSurrogate:
-        """TuRBO's settings where the user has none of their own; ``steps`` and ``first_steps`` of a fit."""
+        """TuRBO's settings where the user has none of their own.
+
+        ``steps`` and ``first_steps`` of a fit; ``minibatch``: rows of a step, since the ``batch_size`` of an
+        optimisation are the points of a proposal.
+        """
         first, steps = settings.pop("first_steps", None), settings.pop("steps", STEPS)
+        if "minibatch" in settings:
+            settings["batch_size"] = settings.pop("minibatch")
         own = {
             "kernel": "matern52",
             "initial_lengthscale": FIRST_LENGTHSCALE * SPREAD,
