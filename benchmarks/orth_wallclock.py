@@ -107,8 +107,8 @@ def run(curve: Curve, options: argparse.Namespace) -> dict[str, Any]:
     given = curve.all_settings(options.scale) | {"device": options.device, "epochs": 1000}
     model, shop, plan = workshop(X, y, curve.method, given)
     step_seconds = timed(model, shop, plan.training)
-    steps = int(options.seconds / step_seconds)
-    block = max(1, steps // options.looks)
+    block = max(1, int(options.seconds / step_seconds / options.looks))
+    steps = block * options.looks
     model, shop, plan = workshop(X, y, curve.method, given)
     problem = Blocks(shop.problem(model), block)
     planned = replace(plan.training, steps=steps)

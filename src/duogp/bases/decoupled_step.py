@@ -185,16 +185,17 @@ class _DecoupledStep(torch.autograd.Function):
         with side:
             P.add_((g_V @ V.mT).tril_()).diagonal(dim1=-2, dim2=-1).sub_(g_ratio)
             from_k = grams.backward(kept_k, gradient_of_gram(T, P), g_k, with_x=with_x)
+        from_V, from_A = times_both(V, g_V, g_A)
+        with side:
+            g_root = lower_outer(psi, g_W) + from_A.tril()
+            g_mean = (psi @ g_mu.unsqueeze(-1) + V.mT @ g_c.unsqueeze(-1)).squeeze(-1)
         g_psi = (
             lower_product(root, g_W).addcmul_(mean.unsqueeze(-1), g_mu.unsqueeze(-2)).sum_to_size(psi.shape)
         )
-        from_V, from_A = times_both(V, g_V, g_A)
         P_mean = lower_outer(g_psi, psi).sub_(from_V.tril_())
         P_mean.diagonal(dim1=-2, dim2=-1).add_(g_ratio)
         g_Q, g_q = gradient_of_gram(U, P_mean), solve_transposed(U, g_psi)
         from_q = mean_grams.backward(kept_q, g_Q, g_q, with_x=with_x)
-        g_root = lower_outer(psi, g_W) + from_A.tril_()
-        g_mean = (psi @ g_mu.unsqueeze(-1) + V.mT @ g_c.unsqueeze(-1)).squeeze(-1)
         side.join()
         g_z = from_k[0] + from_q[0]
         g_x = from_k[1] + from_q[1] if with_x else None

@@ -18,6 +18,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from duogp.bases import Exact
 from duogp.bo.candidates import Floats
 from duogp.bo.refitting import STEPS, first_fit, refit
 from duogp.gp import GP
@@ -36,6 +37,15 @@ SPREAD = math.sqrt(12.0)
 #: TuRBO's priors on hyperparameters are intervals; lengthscales in units of the cube.
 LENGTHSCALES, OUTPUT_SCALES, NOISES = (0.005, 2.0), (0.05, 20.0), (5e-4, 0.2)
 FIRST_LENGTHSCALE, FIRST_NOISE = 0.5, 5e-3
+#: Rows from which on a refit in closed form, all rows in every step, costs more than it gains.
+MANY_ROWS = 1000
+#: The refits then, where the user has not chosen a solver.
+MINIBATCHES: dict[str, Any] = {
+    "solver": "stochastic",
+    "batch_size": 250,
+    "learning_rate": 0.02,
+    "dtype": "float32",
+}
 #: What a saved surrogate consists of.
 MODEL, UNITS = "model", "units.json"
 #: Rows that draws are evaluated at together: temporaries that stay in a CPU's cache.
@@ -116,8 +126,14 @@ class GPSurrogate(Surrogate):
                 settings["steps"] = steps
             gp = first_fit(u, z, self.method, callbacks=[keep_in_bounds], **settings)
         else:
-            gp = refit(self.gp, u, z, steps=self.steps, callbacks=[keep_in_bounds], seed=seed)
+            changes = MINIBATCHES if self._has_outgrown_its_closed_form(len(y)) else {}
+            gp = refit(self.gp, u, z, steps=self.steps, callbacks=[keep_in_bounds], seed=seed, **changes)
         return replace(self, gp=gp, rows=len(y), centre=centre, scale=scale)
+
+    def _has_outgrown_its_closed_form(self, rows: int) -> bool:
+        assert self.gp is not None
+        solved = self.gp.history.solver == "closed-form" and not isinstance(self.gp.model.basis, Exact)
+        return rows >= MANY_ROWS and solved and "solver" not in self.settings
 
     def draw(self, X: Floats, n: int, seed: int) -> Floats:
         assert self.gp is not None
