@@ -2,10 +2,11 @@
 
 Both learn from the same observations with as many inducing points and as many Adam steps, then choose q
 points of the same candidates by Thompson sampling. Ours is a warm-started refit, by minibatches in float32
-(the default from a thousand rows on) or of the closed form (-closed), and q functions; BoTorch's is a new model
-(inducing points included), its ELBO, and a joint draw of all candidates (`MaxPosteriorSampling`), or, for the fairest
-comparison, its own pathwise samples. Runs take turns, medians are printed, with the root mean squared error
-on new points in standard deviations: steps of one kind are not worth as much as steps of another.
+(the default from a thousand rows on) or of the closed form (-closed), and q functions; BoTorch's is a new
+model (inducing points included), its ELBO, and a joint draw of all candidates (`MaxPosteriorSampling`), or,
+for the fairest comparison, its own pathwise samples. Runs take turns, medians are printed, with the root mean
+squared error on new points in standard deviations: steps of one kind are not worth as much as those of
+another.
 
     OMP_NUM_THREADS=2 python benchmarks/bo_speed.py --repeats 5 --output benchmarks/results/bo_speed.json
 """
