@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from duogp.bases import Conditional, Exact, LinearForm, Marginals, Separate, clamp_variance
-from duogp.data.arriving import Arriving
+from duogp.data.arriving import Arriving, Leaving
 from duogp.data.columns import rows_of_the_fit
 from duogp.data.labels import as_labels, codes_of
 from duogp.data.scaling import Scaler
@@ -106,19 +107,21 @@ class GP:
         """
         x = self._arriving(X)
         row_noise = self._row_noise(noise, len(x))
-        parts: list[list[Tensor]] = []
+        leaving: list[Leaving] = []
         for start, f in self._marginals(x, in_parts=in_parts):
             density = self._density(row_noise, start, f.mean.shape[-1])
             if self.classes is None:
-                parts.append([*density.predictive_moments(*f)])
+                mean, *variances = density.predictive_moments(*f)
+                pieces = [self._mean_to_user(mean[0]), *(self._variance_to_user(v[0]) for v in variances)]
             else:
-                parts.append([density.class_probabilities(f.mean, f.variance), *f])
-        pieces = [_joined(values)[0].mT for values in zip(*parts, strict=True)]
+                pieces = [density.class_probabilities(f.mean, f.variance)[0], *(part[0] for part in f)]
+            leaving = leaving or [Leaving(len(x)) for _ in pieces]
+            for each, piece in zip(leaving, pieces, strict=True):
+                each.add(piece)
+        found = [each.all() for each in leaving]
         if self.classes is not None:
-            found = [piece.cpu().numpy() for piece in pieces]
             return ClassPrediction(found[0], self.classes, *found[1:])
-        mean, *variances = pieces
-        return Prediction(self._mean_to_user(mean), *(self._variance_to_user(v) for v in variances))
+        return Prediction(*map(self._shape, found))
 
     @torch.no_grad()
     def predict_mean(self, X: Any) -> NDArray[np.float64]:
@@ -128,11 +131,12 @@ class GP:
             raise ValueError("predict_mean is for numbers: this model knows labels, see predict_proba")
         if not isinstance(likelihood, GaussianLikelihood) or self.model.mixing is not None:
             return cast(Prediction, self.predict(X, in_parts=False)).mean  # it takes the variance to know
-        pieces = []
-        for piece in self._arriving(X).split(self._chunk_rows()):
+        x = self._arriving(X)
+        leaving = Leaving(len(x))
+        for piece in x.split(self._chunk_rows()):
             rows = piece[None, None]
-            pieces.append((self.posterior.mean(rows) + self.model.mean(rows))[0])
-        return self._mean_to_user(torch.cat(pieces, -1).mT)
+            leaving.add(self._mean_to_user((self.posterior.mean(rows) + self.model.mean(rows))[0]))
+        return self._shape(leaving.all())
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Class probabilities [n, classes], in the order of `classes`."""
@@ -379,18 +383,23 @@ class GP:
         value = np.broadcast_to(value, shape).astype(np.float64, copy=value.shape != shape)
         return value[:, 0] if self.single_output else value
 
-    def _mean_to_user(self, mean: Tensor) -> NDArray[np.float64]:
-        """[n, outputs] from scaled units to the user's, on the device where it lies."""
-        scale, shift = (
-            torch.as_tensor(v, device=mean.device) for v in (self.y_scaler.scale, self.y_scaler.shift)
-        )
-        return self._shape((mean.double() * scale + shift).cpu().numpy())
+    def _mean_to_user(self, mean: Tensor) -> Tensor:
+        """[outputs, n] from scaled units to the user's, on the device where it lies."""
+        scale, shift = self._units
+        return mean.double() * scale + shift
 
-    def _variance_to_user(self, variance: Tensor) -> NDArray[np.float64]:
-        scale = torch.as_tensor(self.y_scaler.scale, device=variance.device)
-        same_everywhere = len(variance) > 1 and variance.stride(0) == 0
-        found = ((variance[:1] if same_everywhere else variance).double() * scale.square()).cpu().numpy()
-        return self._shape(found.repeat(len(variance), 0) if same_everywhere else found)
+    def _variance_to_user(self, variance: Tensor) -> Tensor:
+        scale, _ = self._units
+        if variance.stride(-1) == 0:  # the same for every row stays one number
+            return (variance[:, :1].double() * scale.square()).expand(-1, variance.shape[-1])
+        return variance.double() * scale.square()
+
+    @cached_property
+    def _units(self) -> tuple[Tensor, Tensor]:
+        """Scale and shift of the targets, [outputs, 1], where the model is."""
+        device = self.model.beta1.device
+        scale, shift = (torch.as_tensor(v, device=device) for v in (self.y_scaler.scale, self.y_scaler.shift))
+        return scale.unsqueeze(-1), shift.unsqueeze(-1)
 
     def _draws_to_user(self, draws: Tensor) -> NDArray[np.float64]:
         if self.classes is not None:  # latent functions, not of the targets' kind
@@ -399,15 +408,6 @@ class GP:
         draws = draws[..., : len(self.y_scaler.scale), :]  # a log noise behind them is not asked for
         values = draws.mT.cpu().numpy() * self.y_scaler.scale + self.y_scaler.shift  # [n, rows, outputs]
         return values[..., 0] if self.single_output else values
-
-
-def _joined(pieces: Sequence[Tensor]) -> Tensor:
-    """Pieces of rows (last dimension) one after the other; what is the same in every row stays one number."""
-    if all(piece.stride(-1) == 0 for piece in pieces):
-        heads = torch.cat([piece[..., :1] for piece in pieces], -1)
-        if bool((heads == heads[..., :1]).all()):
-            return heads[..., :1].expand(*heads.shape[:-1], sum(piece.shape[-1] for piece in pieces))
-    return torch.cat(list(pieces), -1)
 
 
 def _count(n: Any) -> int:

@@ -23,7 +23,7 @@ work if M is well below n:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -187,32 +187,6 @@ def solve_lower(T: Tensor, B: Tensor) -> Tensor:
     return solve_triangular(T, B, upper=False) if substitutes(T) else T @ B
 
 
-def solve_lower_and_times(
-    T: Tensor, B: Tensor, C: Tensor, wait: Callable[[], None] = lambda: None
-) -> tuple[Tensor, Tensor]:
-    """V = L⁻¹B and V C for lower triangular B and C; ``wait`` is called before the first use of T.
-
-    On a GPU by one product L⁻¹[B, BC], half of which is ready before L is: those of a few hundred rows leave
-    much of it idle.
-    """
-    if substitutes(B) or B.shape != C.shape:
-        wait()
-        V = solve_lower(T, B)
-        return V, V @ C
-    both = torch.cat([B, B @ C], -1)
-    wait()
-    V, A = (T @ both).split(B.shape[-1], -1)
-    return V, A
-
-
-def times_both(V: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-    """VᵀB and VᵀC, on a GPU by one product."""
-    if substitutes(V) or B.shape != C.shape:
-        return V.mT @ B, V.mT @ C
-    first, second = (V.mT @ torch.cat([B, C], -1)).split(B.shape[-1], -1)
-    return first, second
-
-
 def solve_transposed(T: Tensor, G: Tensor) -> Tensor:
     """L⁻ᵀG = (GᵀL⁻¹)ᵀ."""
     return solve_triangular(T, G.mT, upper=False, left=False).mT if substitutes(T) else T.mT @ G
@@ -266,6 +240,30 @@ def lower_outer(A: Tensor, B: Tensor) -> Tensor:
     out[..., h:, h:] = bottom
     out[..., h:, :h] = A[..., h:, :] @ B[..., :h, :].mT
     return out
+
+
+def lower_outers(A: Tensor, B: Tensor, C: Tensor, D: Tensor, sign: float = 1.0) -> Tensor:
+    """tril(A Bᵀ ± C Dᵀ); on a GPU the second product is added to the first as it is made."""
+    if substitutes(A) or not _same_batch(A, B, C, D):
+        return lower_outer(A, B).add_((C @ D.mT).tril_(), alpha=sign)
+    return _add_product(A @ B.mT, C, D.mT, sign).tril_()
+
+
+def less_upper_product(W: Tensor, L: Tensor, H: Tensor) -> Tensor:
+    """W − LᵀH for a lower triangular L."""
+    if substitutes(W) or not _same_batch(W, L, H):
+        return W - upper_product(L, H)
+    return _add_product(W, L.mT, H, -1.0)
+
+
+def _add_product(A: Tensor, B: Tensor, C: Tensor, sign: float) -> Tensor:
+    """A ± B C in one pass over the result."""
+    flat = (X.reshape(-1, *X.shape[-2:]) for X in (A, B, C))
+    return torch.baddbmm(*flat, alpha=sign).reshape(A.shape)
+
+
+def _same_batch(*matrices: Tensor) -> bool:
+    return len({X.shape[:-2] for X in matrices}) == 1
 
 
 def _half(A: Tensor) -> int:

@@ -38,11 +38,12 @@ from duogp.linalg import Numerics
 from duogp.streams import Beside
 from duogp.whitening import (
     gradient_of_gram,
+    less_upper_product,
     lower_outer,
+    lower_outers,
     lower_product,
-    solve_lower_and_times,
+    solve_lower,
     solve_transposed,
-    times_both,
     upper_product,
     whiten,
 )
@@ -139,12 +140,13 @@ class _DecoupledStep(torch.autograd.Function):
         explained = W.square().sum(-2)
         half_log_Q = R.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         R = R.to(psi.dtype)
-        V, A = solve_lower_and_times(T, R, root, wait=side.join)
-        c = (V @ mean.unsqueeze(-1)).squeeze(-1)
+        side.join()
+        V = solve_lower(T, R)
+        A, c = V @ root, (V @ mean.unsqueeze(-1)).squeeze(-1)
         spread = A.square().sum((-2, -1)) + c.square().sum(-1)
         E, t, disagreement = W, mu, mu.new_zeros(())  # not looked at without Ω
         if with_disagreement:
-            E = W - upper_product(A, phi)
+            E = less_upper_product(W, A, phi)
             t = mu - (c.unsqueeze(-2) @ phi).squeeze(-2)
             disagreement = E.square().sum(-2) + t.square()
         half_log_ratio = (half_log_K - half_log_Q).to(mu.dtype)
@@ -172,7 +174,6 @@ class _DecoupledStep(torch.autograd.Function):
                 from_rows = lower_product(A, g_E).addcmul_(c.unsqueeze(-1), g_t.unsqueeze(-2))
                 g_phi = g_phi - from_rows.sum_to_size(phi.shape)
             g_k = solve_transposed(T, g_phi)
-            P = lower_outer(g_phi, phi)
         g_A = (2.0 * g_spread)[..., None, None] * A
         g_c = (2.0 * g_spread).unsqueeze(-1) * c
         g_W = W * (2.0 * g_explained).unsqueeze(-2)
@@ -183,16 +184,15 @@ class _DecoupledStep(torch.autograd.Function):
         g_V = (g_A @ root.mT).addcmul_(g_c.unsqueeze(-1), mean.unsqueeze(-2)).sum_to_size(V.shape)
         g_ratio = g_ratio.to(phi.dtype).sum_to_size(V.shape[:-2]).unsqueeze(-1)
         with side:
-            P.add_((g_V @ V.mT).tril_()).diagonal(dim1=-2, dim2=-1).sub_(g_ratio)
+            P = lower_outers(g_phi, phi, g_V, V)
+            P.diagonal(dim1=-2, dim2=-1).sub_(g_ratio)
             from_k = grams.backward(kept_k, gradient_of_gram(T, P), g_k, with_x=with_x)
-        from_V, from_A = times_both(V, g_V, g_A)
-        with side:
-            g_root = lower_outer(psi, g_W) + from_A.tril()
+            g_root = lower_outers(psi, g_W, V.mT, g_A.mT)
             g_mean = (psi @ g_mu.unsqueeze(-1) + V.mT @ g_c.unsqueeze(-1)).squeeze(-1)
         g_psi = (
             lower_product(root, g_W).addcmul_(mean.unsqueeze(-1), g_mu.unsqueeze(-2)).sum_to_size(psi.shape)
         )
-        P_mean = lower_outer(g_psi, psi).sub_(from_V.tril_())
+        P_mean = lower_outers(g_psi, psi, V.mT, g_V.mT, sign=-1.0)
         P_mean.diagonal(dim1=-2, dim2=-1).add_(g_ratio)
         g_Q, g_q = gradient_of_gram(U, P_mean), solve_transposed(U, g_psi)
         from_q = mean_grams.backward(kept_q, g_Q, g_q, with_x=with_x)

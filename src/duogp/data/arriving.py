@@ -1,9 +1,17 @@
-"""Rows on their way to a device."""
+"""Rows on their way to a device, and results on their way home, while the device works.
+
+Copies of pageable memory keep the host waiting, and on the stream of the computation they would wait for all
+of it. So they have a stream of their own: the next rows arrive and the last results leave while the device is
+busy with the rows in between. Elsewhere than on CUDA nothing travels.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +20,7 @@ from torch import Tensor
 
 
 class Arriving:
-    """A matrix of which a piece is sent when it is asked for: on a GPU, while that works on the one before.
+    """A matrix of which a piece is sent when it is asked for.
 
     ``prepare`` makes of a piece on the device, in float64, what the model wants to see.
     """
@@ -33,6 +41,63 @@ class Arriving:
         return self._sent(self._matrix)
 
     def _sent(self, piece: NDArray) -> Tensor:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _beside(self._device):
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor do we write
-            return self._prepare(torch.as_tensor(piece, device=self._device).double())
+            x = torch.as_tensor(piece, device=self._device)
+        if x.is_cuda:
+            here = torch.cuda.current_stream(self._device)
+            here.wait_stream(_copies(self._device))
+            x.record_stream(here)
+        return self._prepare(x.double())
+
+
+class Leaving:
+    """Results [outputs, rows], piece by piece, as one array [rows, outputs] of float64 in the end."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows, self._done = rows, 0
+        self._out: NDArray[np.float64] | None = None
+        self._waiting: tuple[Tensor, Any] | None = None
+
+    def add(self, piece: Tensor) -> None:
+        """The next rows; those before them are fetched now."""
+        self._fetch()
+        event = None
+        if piece.is_cuda:
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(piece.device))
+        self._waiting = piece, event
+
+    def all(self) -> NDArray[np.float64]:
+        self._fetch()
+        assert self._out is not None and self._done == self._rows
+        return self._out.T
+
+    def _fetch(self) -> None:
+        if self._waiting is None:
+            return
+        piece, event = self._waiting
+        outputs, rows = piece.shape
+        if self._out is None:
+            self._out = np.empty((outputs, self._rows))
+        goal = self._out[:, self._done : self._done + rows]
+        if rows > 1 and piece.stride(-1) == 0:  # the same for every row
+            piece = piece[:, :1]
+        with _beside(piece.device):
+            if event is not None:
+                torch.cuda.current_stream(piece.device).wait_event(event)
+            if piece.shape == goal.shape:
+                torch.from_numpy(goal).copy_(piece)
+            else:
+                goal[:] = piece.double().cpu().numpy()
+        self._done += rows
+        self._waiting = None
+
+
+def _beside(device: torch.device) -> AbstractContextManager[Any]:
+    return torch.cuda.stream(_copies(device)) if device.type == "cuda" else nullcontext()
+
+
+@lru_cache
+def _copies(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)
