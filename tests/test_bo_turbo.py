@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import duogp
-from duogp.bo import GPSurrogate, Proposal, TrustRegion, Turbo, make_strategy, optimise, result_of
+from duogp.bo import GPSurrogate, Proposal, TrustRegion, Turbo, make_strategy, optimise, result_of, surrogates
 from duogp.bo.candidates import (
     distinct_maximisers,
     latin_hypercube,
@@ -163,6 +163,40 @@ def test_hyperparameters_stay_within_their_intervals():
     np.testing.assert_allclose(fitted.lengthscales() * SPREAD, learned["lengthscale_covariance"])
     draws = fitted.draw(X, 200, seed=1)
     assert np.abs(draws.mean(0) - (1e3 * X[:, 0] - 7)).max() < 300  # in the units of y
+
+
+def test_from_many_rows_on_refits_go_by_minibatches(monkeypatch):
+    monkeypatch.setattr(surrogates, "MANY_ROWS", 40)
+    X = np.random.default_rng(0).random((60, 3))
+    y = X.sum(1)
+
+    def solvers(method: str, **settings) -> list[str]:
+        fitted, out = GPSurrogate.of(method, **settings), []
+        for rows in (30, 45, 60):
+            fitted = fitted.fit(X[:rows], y[:rows], seed=rows)
+            out.append(fitted.gp.history.solver)
+        assert (
+            np.abs(fitted.gp.predict(SPREAD * (X - 0.5)).mean - (y - fitted.centre) / fitted.scale).max() < 1
+        )
+        return out
+
+    for method in ("svgp", "dcsvgp"):
+        assert solvers(method, **QUICK) == ["closed-form", "stochastic", "stochastic"]
+    assert solvers("svgp", solver="closed-form", **QUICK) == 3 * ["closed-form"]
+    assert solvers("exact", steps=3, first_steps=5) == 3 * ["closed-form"]
+
+
+def test_networks_see_the_rows_a_few_times():
+    start = GPSurrogate.of("ppgpr-dkl", num_inducing=20)
+    assert start.settings["epochs"] == 20 and [start._steps(n) for n in (100, 129, 1000)] == [2, 4, 16]
+    assert GPSurrogate.of("ppgpr-dkl", minibatch=50)._steps(100) == 4
+    assert GPSurrogate.of("ppgpr-dkl", steps=7)._steps(1000) == 7
+    assert GPSurrogate.of("svgp")._steps(1000) == 50
+
+
+def test_the_rows_of_a_step_are_not_the_points_of_a_proposal():
+    strategy = make_strategy("svgp", 2, batch_size=4, minibatch=100, solver="stochastic")
+    assert strategy.batch_size == 4 and strategy.template.settings["batch_size"] == 100
 
 
 def test_weights_of_models_without_lengthscales_for_each_coordinate():

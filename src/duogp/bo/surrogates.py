@@ -46,6 +46,10 @@ MINIBATCHES: dict[str, Any] = {
     "learning_rate": 0.02,
     "dtype": "float32",
 }
+#: Networks learn a few thousand rows by heart unless they are stopped: passes of the first fit and of a
+#: refit, as in the latent-space optimisation of molecules by Maus et al. (2022).
+FIRST_EPOCHS, EPOCHS = 20, 2
+NETWORKS: dict[str, Any] = {"batch_size": 128, "learning_rate": 1e-2, "epochs": FIRST_EPOCHS}
 #: What a saved surrogate consists of.
 MODEL, UNITS = "model", "units.json"
 #: Rows that draws are evaluated at together: temporaries that stay in a CPU's cache.
@@ -84,7 +88,7 @@ class GPSurrogate(Surrogate):
     method: str
     settings: dict[str, Any] = field(default_factory=dict)
     first_steps: int | None = None
-    steps: int = STEPS
+    steps: int | None = None
     gp: GP | None = None
     rows: int = 0
     centre: float = 0.0
@@ -94,10 +98,10 @@ class GPSurrogate(Surrogate):
     def of(cls, method: str, **settings: Any) -> GPSurrogate:
         """TuRBO's settings where the user has none of their own.
 
-        ``steps`` and ``first_steps`` of a fit; ``minibatch``: rows of a step, since the ``batch_size`` of an
-        optimisation are the points of a proposal.
+        ``steps`` of a refit (50; with a network two epochs) and ``first_steps`` of the first fit;
+        ``minibatch``: rows of a step, since the ``batch_size`` of an optimisation is that of a proposal.
         """
-        first, steps = settings.pop("first_steps", None), settings.pop("steps", STEPS)
+        first, steps = settings.pop("first_steps", None), settings.pop("steps", None)
         if "minibatch" in settings:
             settings["batch_size"] = settings.pop("minibatch")
         own = {
@@ -114,6 +118,8 @@ class GPSurrogate(Surrogate):
             own |= {"beta2": 1.0, "omega": "rows"}
         if METHODS[method].has_network or METHODS[method].is_deep:  # features have a scale of their own
             del own["initial_lengthscale"]
+        if METHODS[method].has_network:
+            own |= NETWORKS
         Settings.of(own | settings)  # a mistake is answered here, and not after the initial design
         return cls(METHODS[method].name, own | settings, first, steps)
 
@@ -123,12 +129,20 @@ class GPSurrogate(Surrogate):
         if self.gp is None:
             settings = {"random_state": seed, **self.settings}
             if (steps := self.first_steps) is not None:
-                settings["steps"] = steps
+                settings |= {"steps": steps, "epochs": None}
             gp = first_fit(u, z, self.method, callbacks=[keep_in_bounds], **settings)
         else:
             changes = MINIBATCHES if self._has_outgrown_its_closed_form(len(y)) else {}
-            gp = refit(self.gp, u, z, steps=self.steps, callbacks=[keep_in_bounds], seed=seed, **changes)
+            steps = self._steps(len(y))
+            gp = refit(self.gp, u, z, steps=steps, callbacks=[keep_in_bounds], seed=seed, **changes)
         return replace(self, gp=gp, rows=len(y), centre=centre, scale=scale)
+
+    def _steps(self, rows: int) -> int:
+        if self.steps is not None:
+            return self.steps
+        if not METHODS[self.method].has_network:
+            return STEPS
+        return EPOCHS * -(-rows // min(rows, self.settings["batch_size"]))
 
     def _has_outgrown_its_closed_form(self, rows: int) -> bool:
         assert self.gp is not None
