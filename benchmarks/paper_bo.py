@@ -286,13 +286,12 @@ def tables(lines: list[dict[str, Any]]) -> Iterator[str]:
         yield "| --- | --- | --- | --- | --- | --- |"
         for name, runs in groups.items():
             coupled = {run["seed"]: run["best"] for run in groups.get(coupled_one(name), [])}
-            ends = [np.array([run["best"]]) for run in runs]
-            scores = [np.array([run["score"]]) for run in runs if run["score"] is not None]
             pairs = [run["best"] - coupled[run["seed"]] for run in runs if run["seed"] in coupled]
             wins = f"{sum(d > 0 for d in pairs)} of {len(pairs)}" if "dc" in name and pairs else ""
             times = [run["seconds"] for run in runs if run["seconds"] is not None]
             took = f"{np.median(times):.0f}" if times else ""
-            cells = [CONTESTANTS[name].label, str(len(runs)), _spread(ends), _spread(scores), wins, took]
+            both = summary(runs, "best"), summary(runs, "score")
+            cells = [CONTESTANTS[name].label, str(len(runs)), *both, wins, took]
             yield f"| {' | '.join(cells)} |"
 
 
@@ -303,11 +302,14 @@ def coupled_one(name: str) -> str:
     return "svgp-adam" if name.endswith("-adam") else "svgp"
 
 
-def _spread(values: list[np.ndarray]) -> str:
+def summary(runs: list[dict[str, Any]], name: str) -> str:
+    """Mean ± standard error of a number of each run; nothing where no run has it."""
+    values = [np.array([run[name]]) for run in runs if run[name] is not None]
     if not values:
         return ""
     mean, error = mean_and_error(values)
-    return f"{mean[0]:.3f} ± {error[0]:.3f}"
+    digits = 3 if abs(mean[0]) < 1 else 2 if abs(mean[0]) < 10 else 0
+    return f"{mean[0]:.{digits}f} ± {error[0]:.{digits}f}".replace("-", "−")
 
 
 def figure(lines: list[dict[str, Any]], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/results.md that come from the registry and from the results files.
+"""The tables of README.md and of docs/ that come from the registry and from the results files.
 
     python benchmarks/readme_tables.py           rewrite what stands between the markers
     python benchmarks/readme_tables.py --check   change nothing; exit status 1 when something is out of date
@@ -25,6 +25,7 @@ from duogp.methods import METHODS, Method
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 RESULTS = ROOT / "docs" / "results.md"
+OPTIMISATION = ROOT / "docs" / "bayesian-optimisation.md"
 CONVERGENCE = ROOT / "benchmarks" / "results" / "orth_convergence.json"
 SUITES = ROOT / "benchmarks" / "suites"
 RACE = ROOT / "benchmarks" / "results" / "closed_form_race.json"
@@ -347,6 +348,38 @@ def speed() -> str:
     return table()
 
 
+def optimisation() -> str:
+    """Bayesian optimisation (benchmarks/paper_bo.py): best values at the end, task by task."""
+    folder = str(ROOT / "benchmarks")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    import paper_bo
+
+    lines = paper_bo.stored(ROOT / "benchmarks" / "results" / "paper_bo.jsonl")
+    blocks = []
+    for tasks in (("rover", "lunar"), ("ranolazine",)):
+        groups = {task: paper_bo.of_task(lines, task) for task in tasks}
+        head = ["contestant"]
+        for task in tasks:
+            experiment = paper_bo.EXPERIMENTS[task]
+            head.append(f"{experiment.title}, {experiment.evaluations:,} evaluations (runs)")
+            if experiment.scored is not None:
+                head.append("its best points on all terrains")
+        rows = []
+        for name, contestant in paper_bo.CONTESTANTS.items():
+            cells = [contestant.label]
+            for task in tasks:
+                runs = groups[task].get(name, [])
+                best = f"{paper_bo.summary(runs, 'best')} ({len(runs)})" if runs else ""
+                cells.append(best)
+                if paper_bo.EXPERIMENTS[task].scored is not None:
+                    cells.append(paper_bo.summary(runs, "score"))
+            if any(cells[1:]):
+                rows.append(cells)
+        blocks.append(markdown(head, rows))
+    return "\n\n".join([*blocks, "Means and standard errors over runs."])
+
+
 TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     README: {
         "methods": methods,
@@ -366,6 +399,7 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "benchmark:speed": speed,
         "benchmark:online": online_tables,
     },
+    OPTIMISATION: {"benchmark:bo": optimisation},
 }
 
 
