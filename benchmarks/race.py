@@ -55,6 +55,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, help="of a prediction: a million; on a CPU a tenth")
     parser.add_argument("--data-rows", type=int, help="of the closed form: all of houseelectric")
     parser.add_argument("--data", default="pol,kin40k,protein", help="sets of the part quality")
+    parser.add_argument("--models", default="own,same", help="of the part quality: our own, gpytorch's")
     parser.add_argument("--epochs", type=int, default=300, help="of gpytorch in the part quality")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="for everybody: all")
     parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds; no course after it")
@@ -167,13 +168,14 @@ def _quality(given: argparse.Namespace, device: str, begun: float, take: Any) ->
     from racing import quality
 
     names = given.data.split(",")
+    families = [family for family in quality.FAMILIES if family.split()[0] in given.models.split(",")]
     files = [*sorted(RESULTS.glob("race_*.json"), reverse=True), RESULTS / "closed_form_race.json"]
     for i, name in enumerate(names):
         left = given.time_limit - (time.perf_counter() - begun)
         share = 0.8 * left / (len(names) - i)
         take(
             f"time to quality, {name}", INDUCING[name], "float64",
-            lambda name=name, share=share: quality.run(name, device, share, files, given.epochs),
+            lambda name=name, share=share: quality.run(name, device, share, files, given.epochs, families),
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from duogp import whitening
-from duogp.whitening import InParts, carry_out, lower_outer, lower_product, upper_product, whole
+from duogp.whitening import InParts, carry_out, gram_of, lower_outer, lower_product, upper_product, whole
 
 
 def inputs(
@@ -107,5 +107,6 @@ def test_triangular_products(M: int) -> None:
     L = torch.randn(2, M, M, generator=generator, dtype=torch.float64).tril()
     A, B = torch.randn(2, 2, M, 11, generator=generator, dtype=torch.float64)
     torch.testing.assert_close(lower_product(L, A), L @ A)
+    torch.testing.assert_close(gram_of(A), A @ A.mT)
     torch.testing.assert_close(upper_product(L, A), L.mT @ A)
     torch.testing.assert_close(lower_outer(A, B), (A @ B.mT).tril())

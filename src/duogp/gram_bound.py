@@ -46,7 +46,7 @@ from duogp.linalg import Factor
 from duogp.model import Batch, Model
 from duogp.objectives import dtc, elbo
 from duogp.variational import CholeskyQ, DiagonalQ, PointQ
-from duogp.whitening import substitutes
+from duogp.whitening import gram_of, substitutes
 
 
 def applies(model: Model) -> bool:
@@ -145,7 +145,7 @@ class Rows:
     def sums(self) -> Sums:
         """A Gram matrix over s² must stay positive next to I: never in float32."""
         phi, *other = (features.double() for features in self._features)
-        grams = [features @ features.mT for features in (phi, *other)]
+        grams = [gram_of(features) for features in (phi, *other)]
         target = self._target.double()
         return Sums(
             gram=grams[0],

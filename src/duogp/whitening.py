@@ -242,6 +242,14 @@ def lower_outer(A: Tensor, B: Tensor) -> Tensor:
     return out
 
 
+def gram_of(A: Tensor) -> Tensor:
+    """A Aᵀ; on a CPU one triangle of it and its mirror image."""
+    if not _half(A):
+        return A @ A.mT
+    lower = lower_outer(A, A)
+    return lower + lower.tril(-1).mT
+
+
 def lower_outers(A: Tensor, B: Tensor, C: Tensor, D: Tensor, sign: float = 1.0) -> Tensor:
     """tril(A Bᵀ ± C Dᵀ); on a GPU the second product is added to the first as it is made."""
     if substitutes(A) or not _same_batch(A, B, C, D):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +59,12 @@ def comparison_plot(
     ax = new_axes(ax, (4.6, 3.4))
     if title:
         entitle(ax, title)
-    for color, (label, several) in zip(PALETTE * len(runs), runs.items(), strict=False):
+    looks = [(color, style) for style in ("-", "--", ":", "-.") for color in PALETTE]
+    for (color, style), (label, several) in zip(cycle(looks), runs.items(), strict=False):
         mean, error = mean_and_error([_values(run) for run in several])
         number = np.arange(1, len(mean) + 1)
-        ax.plot(number, mean, color=color, lw=1.6, label=label)
-        ax.fill_between(number, mean - error, mean + error, color=color, alpha=0.2, lw=0)
+        ax.plot(number, mean, style, color=color, lw=1.6, label=label)
+        ax.fill_between(number, mean - error, mean + error, color=color, alpha=0.15, lw=0)
     ax.set_xlabel("evaluations")
     ax.set_ylabel("best value")
     ax.legend(frameon=False, fontsize=8, loc="lower right")
