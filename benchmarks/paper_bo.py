@@ -308,8 +308,9 @@ def summary(runs: list[dict[str, Any]], name: str) -> str:
     if not values:
         return ""
     mean, error = mean_and_error(values)
-    digits = 3 if abs(mean[0]) < 1 else 2 if abs(mean[0]) < 10 else 0
-    return f"{mean[0]:.{digits}f} ± {error[0]:.{digits}f}".replace("-", "−")
+    digits = 3 if error[0] < 0.1 else 2 if error[0] < 1.5 else 0
+    text = f"{mean[0]:.{digits}f} ± {error[0]:.{digits}f}" if len(values) > 1 else f"{mean[0]:.3g}"
+    return text.replace("-", "−")
 
 
 def figure(lines: list[dict[str, Any]], path: Path) -> None:
