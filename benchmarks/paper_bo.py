@@ -91,7 +91,7 @@ CONTESTANTS = {
 TRAINED = ("svgp-adam", "dcsvgp-0-adam", "dcsvgp-0.1-adam", "dcsvgp-1-adam")
 SOLVED = ("svgp", "dcsvgp-0", "dcsvgp-0.1", "dcsvgp-1")
 GAUSSIAN = ("random", *TRAINED, *SOLVED, "exact", "botorch")
-DEEP = ("random", "ppgpr-dkl", "ppgpr-dcdkl", "botorch")
+DEEP = ("random", "ppgpr-dkl", "ppgpr-dcdkl", "exact", "botorch")
 #: What the figure shows of them: the paper's comparison, the library's default, and the others.
 DRAWN = {"svgp-adam", "dcsvgp-0-adam", "dcsvgp-0.1-adam", "svgp", "dcsvgp-1", "exact", "botorch", *DEEP}
 EXPERIMENTS = {
