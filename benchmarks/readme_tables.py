@@ -338,11 +338,16 @@ def boosting() -> str:
     return f"{table}\n\nauto is better on, of {len(rows)}: {counts}. One split. {where}."
 
 
-def speed() -> str:
-    """The race (benchmarks/race.py), which keeps its own table."""
+def _find_benchmarks() -> None:
+    """So that what lies beside this file can be imported from it."""
     folder = str(ROOT / "benchmarks")
     if folder not in sys.path:
         sys.path.insert(0, folder)
+
+
+def speed() -> str:
+    """The race (benchmarks/race.py), which keeps its own table."""
+    _find_benchmarks()
     from racing.tables import table
 
     return table()
@@ -350,9 +355,7 @@ def speed() -> str:
 
 def optimisation() -> str:
     """Bayesian optimisation (benchmarks/paper_bo.py): best values at the end, task by task."""
-    folder = str(ROOT / "benchmarks")
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    _find_benchmarks()
     import paper_bo
 
     lines = paper_bo.stored(ROOT / "benchmarks" / "results" / "paper_bo.jsonl")

@@ -290,7 +290,7 @@ def prediction(options: Options) -> list[Course]:
             return ours.Call(problem.device, lambda: gp.predict(X, in_parts=False))
 
         def mean_only(problem: Problem = problem) -> Contestant:
-            mean = ours.predict_mean(ours.fitted(problem))
+            mean = ours.fitted(problem).predict_mean
             return ours.Call(problem.device, lambda: mean(X))
 
         out.append(

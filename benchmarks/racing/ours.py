@@ -8,7 +8,6 @@ cores.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -114,26 +113,6 @@ def fitted(problem: Problem, steps: int = 20) -> GP:
     settings = step_settings(problem) | {"steps": steps}
     del settings["epochs"]
     return duogp.fit(X, y, "svgp", **settings)
-
-
-def predict_mean(gp: GP) -> Callable[[np.ndarray], Any]:
-    """The mean-only path: `GP.predict_mean`, or a keyword of `predict`, or the frozen posterior."""
-    if hasattr(gp, "predict_mean"):
-        return gp.predict_mean
-    names = inspect.signature(gp.predict).parameters
-    for name in ("variance", "with_variance", "return_variance"):
-        if name in names:
-            return lambda X: gp.predict(X, **{name: False})
-
-    @torch.no_grad()
-    def mean(X: np.ndarray) -> np.ndarray:
-        parts = [
-            gp.posterior.mean(part[None, None]) + gp.model.mean(part[None, None])
-            for part in gp._inputs(X).split(gp._chunk_rows())
-        ]
-        return torch.cat(parts, -1)[0, 0].cpu().numpy() * gp.y_scaler.scale + gp.y_scaler.shift
-
-    return mean
 
 
 def optimal_q(X: np.ndarray, y: np.ndarray, problem: Problem) -> Callable[[], None]:

@@ -46,7 +46,7 @@ from duogp.linalg import Factor
 from duogp.model import Batch, Model
 from duogp.objectives import dtc, elbo
 from duogp.variational import CholeskyQ, DiagonalQ, PointQ
-from duogp.whitening import gram_of, substitutes
+from duogp.whitening import add_product, gram_of, substitutes
 
 
 def applies(model: Model) -> bool:
@@ -174,7 +174,7 @@ class Rows:
             C = C.to(phi)
             left = target - m.to(phi) @ phi
             g_k = (L_inv.mT @ C) @ phi
-            _add_product(g_k, (g_moment.to(phi) @ L_inv).mT, left)
+            add_product(g_k, (g_moment.to(phi) @ L_inv).mT, left)
             given.append((self._cross[0], g_k))
             if self._target.requires_grad:
                 fitted = (g_moment.to(phi) @ phi).reshape(self._target.shape)
@@ -270,11 +270,6 @@ def _gradient(leaf: Tensor) -> Tensor:
 def _beside(vectors: Tensor, matrices: Tensor) -> Tensor:
     """[R, P, m] as rows beside [R, L, ...]: [R, L, P / L, m], so that a shared matrix is not copied."""
     return vectors.reshape(*matrices.shape[:-2], -1, vectors.shape[-1])
-
-
-def _add_product(to: Tensor, left: Tensor, right: Tensor) -> None:
-    """to += left right, in place."""
-    to.flatten(0, -3).baddbmm_(left.flatten(0, -3), right.flatten(0, -3))
 
 
 # -- k(Z, x) -------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class Beside:
         self._streams: tuple[Any, Any] | None = None
         self._inside: AbstractContextManager[Any] = nullcontext()
         if device.type == "cuda":
-            self._streams = torch.cuda.current_stream(device), _second_stream(device)
+            self._streams = torch.cuda.current_stream(device), second_stream(device)
 
     def __enter__(self) -> Beside:
         if self._streams is not None:
@@ -47,5 +47,5 @@ class Beside:
 
 
 @lru_cache
-def _second_stream(device: torch.device) -> Any:
+def second_stream(device: torch.device) -> Any:
     return torch.cuda.Stream(device)

@@ -254,20 +254,22 @@ def lower_outers(A: Tensor, B: Tensor, C: Tensor, D: Tensor, sign: float = 1.0) 
     """tril(A Bᵀ ± C Dᵀ); on a GPU the second product is added to the first as it is made."""
     if substitutes(A) or not _same_batch(A, B, C, D):
         return lower_outer(A, B).add_((C @ D.mT).tril_(), alpha=sign)
-    return _add_product(A @ B.mT, C, D.mT, sign).tril_()
+    out = A @ B.mT
+    add_product(out, C, D.mT, sign)
+    return out.tril_()
 
 
 def less_upper_product(W: Tensor, L: Tensor, H: Tensor) -> Tensor:
     """W − LᵀH for a lower triangular L."""
     if substitutes(W) or not _same_batch(W, L, H):
         return W - upper_product(L, H)
-    return _add_product(W, L.mT, H, -1.0)
+    flat = (X.flatten(0, -3) for X in (W, L.mT, H))
+    return torch.baddbmm(*flat, alpha=-1.0).reshape(W.shape)
 
 
-def _add_product(A: Tensor, B: Tensor, C: Tensor, sign: float) -> Tensor:
-    """A ± B C in one pass over the result."""
-    flat = (X.reshape(-1, *X.shape[-2:]) for X in (A, B, C))
-    return torch.baddbmm(*flat, alpha=sign).reshape(A.shape)
+def add_product(to: Tensor, left: Tensor, right: Tensor, sign: float = 1.0) -> None:
+    """to ± left right, in place and in one pass over the result."""
+    to.flatten(0, -3).baddbmm_(left.flatten(0, -3), right.flatten(0, -3), alpha=sign)
 
 
 def _same_batch(*matrices: Tensor) -> bool:

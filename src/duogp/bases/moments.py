@@ -60,7 +60,11 @@ class SymmetricForm:
         return cls(kernel, points, tuple(_below(C, *cut) for cut in _cuts(C.shape[-1])))
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.at(self.kernel(self.points.to(x.dtype), x))
+        return self.at(self.covariances(x))
+
+    def covariances(self, x: Tensor) -> Tensor:
+        """k(Z, x) of unit variance, which a mean on the same points can weigh too."""
+        return self.kernel(self.points.to(x.dtype), x)
 
     def at(self, k: Tensor) -> Tensor:
         """kᵀCk of each column: [..., M, n] → [..., n]."""

@@ -1,7 +1,7 @@
 """Rows on their way to a device, and results on their way home, while the device works.
 
 Copies of pageable memory keep the host waiting, and on the stream of the computation they would wait for all
-of it. So they have a stream of their own: the next rows arrive and the last results leave while the device is
+of it. So they go by the second stream: the next rows arrive and the last results leave while the device is
 busy with the rows in between. Elsewhere than on CUDA nothing travels.
 """
 
@@ -10,13 +10,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from duogp.streams import second_stream
 
 
 class Arriving:
@@ -46,7 +47,7 @@ class Arriving:
             x = torch.as_tensor(piece, device=self._device)
         if x.is_cuda:
             here = torch.cuda.current_stream(self._device)
-            here.wait_stream(_copies(self._device))
+            here.wait_stream(second_stream(self._device))
             x.record_stream(here)
         return self._prepare(x.double())
 
@@ -95,9 +96,4 @@ class Leaving:
 
 
 def _beside(device: torch.device) -> AbstractContextManager[Any]:
-    return torch.cuda.stream(_copies(device)) if device.type == "cuda" else nullcontext()
-
-
-@lru_cache
-def _copies(device: torch.device) -> Any:
-    return torch.cuda.Stream(device)
+    return torch.cuda.stream(second_stream(device)) if device.type == "cuda" else nullcontext()
