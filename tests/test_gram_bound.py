@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from duogp import gram_bound
 from duogp.bases import Basis, Conditional, Coupled
-from duogp.collapsed import CollapsedObjective, Statistics, optimum
+from duogp.collapsed import CollapsedObjective
 from duogp.kernels import (
     RBF,
     ActiveDims,
@@ -151,15 +151,16 @@ def test_every_q_and_dtc(basis: str, q: str, monkeypatch: pytest.MonkeyPatch) ->
         assert_same(model, batch, monkeypatch)
 
 
+@pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize("row_noise", [False, True])
+@pytest.mark.parametrize("shared", [False, True], ids=["own-kernels", "one-kernel"])
 @every_basis
-def test_the_optimum_is_that_of_solve(basis: str, row_noise: bool) -> None:
-    model, batch = problem(basis, row_noise=row_noise, weights=True)
-    factors = model.factors()
-    sums = gram_bound.Rows(model, batch, factors).sums()
-    data = gram_bound.weighed(model, factors, sums, by_row=row_noise)
-    gram = data.precision()
-    found = optimum(model, factors, Statistics(gram, gram, data.moment, None))
+def test_the_optimum_is_that_of_features(
+    basis: str, shared: bool, row_noise: bool, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch = problem(basis, shared=shared, row_noise=row_noise, weights=True)
+    found = CollapsedObjective(model, cut(batch, pieces)).solve()
+    monkeypatch.setattr(gram_bound, "applies", lambda model: False)
     expected = CollapsedObjective(model, [lambda: batch]).solve()
     assert_close(found.mean, expected.mean, rtol=1e-9, atol=1e-9)
     assert_close(found.root, expected.root, rtol=1e-9, atol=1e-9)

@@ -288,6 +288,8 @@ class CollapsedObjective:
         """The optimal q at the current hyperparameters."""
         factors = self.model.factors() if factors is None else factors
         stats: Statistics | None = None
+        if gram_bound.applies(self.model):
+            return optimum(self.model, factors, self._statistics_from_sums(factors))
         for chunk in self.chunks:
             batch = chunk()
             features, mismatch = self._rows(batch, factors)
@@ -295,6 +297,17 @@ class CollapsedObjective:
             stats = part if stats is None else stats + part
         assert stats is not None
         return optimum(self.model, factors, stats)
+
+    def _statistics_from_sums(self, factors: Any) -> Statistics:
+        total: gram_bound.Sums | None = None
+        for chunk in self.chunks:
+            batch = chunk()
+            sums = gram_bound.Rows(self.model, batch, factors).sums()
+            total = sums if total is None else total + sums
+        assert total is not None
+        data = gram_bound.weighed(self.model, factors, total, by_row=batch.noise is not None)
+        gram = data.precision()
+        return Statistics(gram, gram, data.moment, None)
 
     @torch.no_grad()
     def _statistics(

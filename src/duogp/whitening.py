@@ -243,11 +243,16 @@ def lower_outer(A: Tensor, B: Tensor) -> Tensor:
 
 
 def gram_of(A: Tensor) -> Tensor:
-    """A Aᵀ; on a CPU one triangle of it and its mirror image."""
+    """A Aᵀ; on a CPU one triangle of it, in blocks of rows, and its mirror image."""
     if not _half(A):
         return A @ A.mT
-    lower = lower_outer(A, A)
-    return lower + lower.tril(-1).mT
+    M = A.shape[-2]
+    out = A.new_zeros(*A.shape[:-1], M)
+    for begin in range(0, M, 2 * SMALLEST_BLOCK):
+        end = min(begin + 2 * SMALLEST_BLOCK, M)
+        add_product(out[..., begin:end, :end], A[..., begin:end, :], A[..., :end, :].mT)
+        out[..., :begin, begin:end] = out[..., begin:end, :begin].mT
+    return out
 
 
 def lower_outers(A: Tensor, B: Tensor, C: Tensor, D: Tensor, sign: float = 1.0) -> Tensor:
