@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from duogp.triangles import inverse_of_lower
+
 #: Jitter relative to the mean prior variance, by working precision (MATH §11 C5): the smallest that is safe.
 JITTER = {torch.float64: 1e-6, torch.float32: 1e-4}
 
@@ -37,8 +39,7 @@ def lower_root_of_inverse(P: Tensor) -> tuple[Tensor, Tensor]:
     """
     L, info = torch.linalg.cholesky_ex(P.flip((-2, -1)))
     U = L.flip((-2, -1))
-    eye = torch.eye(P.shape[-1], dtype=P.dtype, device=P.device).expand_as(P)
-    return torch.linalg.solve_triangular(U.mT, eye, upper=False), info
+    return inverse_of_lower(U.mT), info
 
 
 class Factor(NamedTuple):
@@ -70,9 +71,7 @@ class _CholeskyWithInverse(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, K: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         L, info = torch.linalg.cholesky_ex(K)
-        eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
-        L_inv = torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False)
-        L, L_inv = L.to(dtype), L_inv.to(dtype)
+        L, L_inv = L.to(dtype), inverse_of_lower(L).to(dtype)
         ctx.save_for_backward(L, L_inv)
         ctx.input_dtype = K.dtype
         ctx.mark_non_differentiable(info)

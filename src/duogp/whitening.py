@@ -30,6 +30,8 @@ import torch
 from torch import Tensor
 from torch.linalg import solve_triangular
 
+from duogp.triangles import inverse_of_lower
+
 #: Below this size a triangular product is as quick as a full one.
 SMALLEST_BLOCK = 128
 #: From how many rows for each inducing point four large products and three small ones are the better choice.
@@ -177,8 +179,7 @@ def whiten(K: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if substitutes(K):
         T = L.to(k.dtype)
         return L, T, solve_triangular(T.mT, k.mT, upper=True, left=False).mT, info
-    eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
-    T = solve_triangular(L, eye.expand_as(L), upper=False).to(k.dtype)
+    T = inverse_of_lower(L).to(k.dtype)
     return L, T, T @ k, info
 
 

@@ -131,14 +131,10 @@ class Conditional(Basis):
             root,
             numerics,
             mean_jitter=numerics.relative(self.mean_jitter),
-            with_disagreement=with_omega,
+            nugget=numerics.relative(self.nugget) if with_omega else None,
         )
-        kl = 0.5 * (found.spread - q.log_det() - q.size) + found.half_log_ratio
-        f, omega = found.marginals, None
-        if found.disagreement is not None:
-            f = f._replace(residual=f.residual + self._nugget(x, numerics).to(f.residual))
-            omega = 0.5 * (found.disagreement / f.residual).sum((-2, -1))
-        return f, Penalties(kl.sum(-1), omega)
+        omega = None if found.omega is None else found.omega.sum(-1)
+        return found.marginals, Penalties(found.kl.sum(-1), omega)
 
     def features(self, x: Tensor, factors: ConditionalFactors) -> Features:
         phi_k = factors.covariance.whiten(self.kernel(self.inducing, x))

@@ -25,6 +25,7 @@ from torch import Tensor
 from duogp.bases.base import Basis
 from duogp.linalg import lower_root_of_inverse, symmetrise
 from duogp.optim.means import JointMeans, make_mean_rule
+from duogp.triangles import inverse_of_lower
 from duogp.variational import CholeskyQ
 
 
@@ -32,8 +33,7 @@ def covariance_gradient(root: Tensor, root_gradient: Tensor) -> Tensor:
     """g_S from that of a Cholesky factor R of S:  sym(R⁻ᵀ Φ(RᵀgR) R⁻¹), Φ = tril with halved diagonal."""
     P = torch.tril(root.mT @ root_gradient)
     P.diagonal(dim1=-2, dim2=-1).mul_(0.5)
-    eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device).expand_as(root)
-    inverse = torch.linalg.solve_triangular(root, eye, upper=False)
+    inverse = inverse_of_lower(root)
     return symmetrise(inverse.mT @ P @ inverse)
 
 
@@ -131,8 +131,7 @@ class NaturalGradient:
             assert block.mean.grad is not None
             m = block.mean[..., :size].double().unsqueeze(-1)
             g_m = scale * block.mean.grad[..., :size].double().unsqueeze(-1)
-        eye = torch.eye(size, dtype=root.dtype, device=root.device).expand_as(root)
-        inverse = torch.linalg.solve_triangular(root, eye, upper=False)
+        inverse = inverse_of_lower(root)
         P = inverse.mT @ inverse  # S⁻¹
         if self.always_positive:
             half = root.mT @ (P + 2 * rho * g_S)

@@ -1,0 +1,56 @@
+"""The inverse of a lower triangular matrix; on a GPU almost all of it by matrix products.
+
+Substitution goes row by row. A GPU has nothing to do meanwhile: of a training step with 1,000 points it took
+a quarter. From the diagonal outwards,
+
+    [A 0]⁻¹   [   A⁻¹     0 ]
+    [B C]   = [−C⁻¹BA⁻¹  C⁻¹]
+
+all blocks of one size at once, ten products take a third of the time (H200, float64).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+#: Blocks on the diagonal that are inverted by substitution have at most so many rows.
+LARGEST_LEAF = 32
+
+
+def inverse_of_lower(L: Tensor) -> Tensor:
+    """L⁻¹ for a lower triangular L [..., M, M]."""
+    if L.is_cuda and L.shape[-1] > 2 * LARGEST_LEAF:
+        return by_doubling(L)
+    return by_substitution(L)
+
+
+def by_substitution(L: Tensor) -> Tensor:
+    eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
+    return torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False)
+
+
+def by_doubling(L: Tensor) -> Tensor:
+    """Blocks on the diagonal, then pairs of them, until one is left; rows of I fill the last of them."""
+    M = L.shape[-1]
+    size, count = M, 1
+    while size > LARGEST_LEAF:
+        size, count = -(-size // 2), 2 * count
+    padded = size * count
+    if padded > M:
+        L = torch.nn.functional.pad(L, (0, padded - M, 0, padded - M))
+        L.diagonal(dim1=-2, dim2=-1)[..., M:] = 1.0
+    inverse = torch.zeros_like(L, memory_format=torch.contiguous_format)
+    _diagonal_blocks(inverse, size).copy_(by_substitution(_diagonal_blocks(L, size).contiguous()))
+    while size < padded:
+        of_L, done = _diagonal_blocks(L, 2 * size), _diagonal_blocks(inverse, 2 * size)
+        B, A_inv, C_inv = of_L[..., size:, :size], done[..., :size, :size], done[..., size:, size:]
+        done[..., size:, :size] = -(C_inv @ (B @ A_inv))
+        size *= 2
+    return inverse[..., :M, :M]
+
+
+def _diagonal_blocks(A: Tensor, size: int) -> Tensor:
+    """A view [..., count, size, size] of the blocks on the diagonal of [..., M, M], M = count · size."""
+    cells = A.unflatten(-1, (-1, size)).unflatten(-3, (-1, size))  # [..., count, size, count, size]
+    return cells.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
