@@ -33,8 +33,8 @@ from duogp.training.history import History
 
 #: Kernel columns held at once during prediction, in bytes.
 CHUNK_BYTES = 256 * 2**20
-#: A GPU has more, and every chunk costs some forty launches.
-CUDA_CHUNK_BYTES = 2 * 2**30
+#: A GPU has more, and every chunk costs a hundred launches; never more than a quarter of what is free.
+CUDA_CHUNK_BYTES = 8 * 2**30
 #: Farther out, in scaled units, rows are asked about the edge instead: their squares stay finite.
 FARTHEST = 1e100
 #: Rows up to which `sample` factorises the joint covariance; beyond it draws functions (pathwise).
@@ -369,7 +369,9 @@ class GP:
 
     def _chunk_rows(self) -> int:
         size = max(self.posterior.mean_weights.shape[-1], self.posterior.residual_root.shape[-1])
-        memory = CHUNK_BYTES if self.model.beta1.device.type == "cpu" else CUDA_CHUNK_BYTES
+        device, memory = self.model.beta1.device, CHUNK_BYTES
+        if device.type == "cuda":
+            memory = min(CUDA_CHUNK_BYTES, torch.cuda.mem_get_info(device)[0] // 4)
         return max(256, memory // (8 * 4 * size * self.posterior.mean_weights.shape[-2]))
 
     def _learned_noise(self) -> NDArray[np.float64]:

@@ -20,14 +20,15 @@ import torch
 class Beside:
     """``with Beside(device) as side:`` runs the body on the second stream; ``side.join()`` waits for it.
 
-    ``with side:`` goes on there, after all that the first stream has been given by then.
+    ``with side:`` goes on there, after all that the first stream has been given by then. What is already on
+    the second stream may have something beside it too, on a stream with another ``number``.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, number: int = 2) -> None:
         self._streams: tuple[Any, Any] | None = None
         self._inside: AbstractContextManager[Any] = nullcontext()
         if device.type == "cuda":
-            self._streams = torch.cuda.current_stream(device), second_stream(device)
+            self._streams = torch.cuda.current_stream(device), another_stream(device, number)
 
     def __enter__(self) -> Beside:
         if self._streams is not None:
@@ -46,6 +47,10 @@ class Beside:
             first.wait_stream(second)
 
 
-@lru_cache
 def second_stream(device: torch.device) -> Any:
+    return another_stream(device, 2)
+
+
+@lru_cache
+def another_stream(device: torch.device, number: int) -> Any:
     return torch.cuda.Stream(device)

@@ -174,13 +174,20 @@ class _Apply(torch.autograd.Function):
 
 
 def whiten(K: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """L with L Lᵀ = K in the precision of K, T, φ = L⁻¹k = (kᵀL⁻ᵀ)ᵀ, and the flags of the factorisation."""
+    """L with L Lᵀ = K in the precision of K, T, φ = L⁻¹k, and the flags of the factorisation."""
+    L, T, info = factorised(K, k.dtype)
+    return L, T, solve(T, k), info
+
+
+def factorised(K: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """L with L Lᵀ = K in the precision of K, T in that of the work, and the flags of the factorisation."""
     L, info = torch.linalg.cholesky_ex(K)
-    if substitutes(K):
-        T = L.to(k.dtype)
-        return L, T, solve_triangular(T.mT, k.mT, upper=True, left=False).mT, info
-    T = inverse_of_lower(L).to(k.dtype)
-    return L, T, T @ k, info
+    return L, (L if substitutes(K) else inverse_of_lower(L)).to(dtype), info
+
+
+def solve(T: Tensor, k: Tensor) -> Tensor:
+    """L⁻¹k = (kᵀL⁻ᵀ)ᵀ."""
+    return solve_triangular(T.mT, k.mT, upper=True, left=False).mT if substitutes(T) else T @ k
 
 
 def solve_lower(T: Tensor, B: Tensor) -> Tensor:
@@ -256,13 +263,25 @@ def gram_of(A: Tensor) -> Tensor:
     return out
 
 
-def lower_outers(A: Tensor, B: Tensor, C: Tensor, D: Tensor, sign: float = 1.0) -> Tensor:
-    """tril(A Bᵀ ± C Dᵀ); on a GPU the second product is added to the first as it is made."""
-    if substitutes(A) or not _same_batch(A, B, C, D):
-        return lower_outer(A, B).add_((C @ D.mT).tril_(), alpha=sign)
-    out = A @ B.mT
-    add_product(out, C, D.mT, sign)
-    return out.tril_()
+def outer_below(A: Tensor, B: Tensor) -> Tensor:
+    """A Bᵀ where nobody will look above the diagonal."""
+    return lower_outer(A, B) if substitutes(A) else A @ B.mT
+
+
+def lower_outers(like: Tensor, *terms: tuple[Tensor, Tensor, float]) -> Tensor:
+    """tril(Σ ± A Bᵀ) of terms (A, B, ±1), summed to the shape of ``like``; on a GPU in one place."""
+    in_place = not substitutes(like) and all(X.shape[:-2] == like.shape[:-2] for t in terms for X in t[:2])
+    (A, B, sign), *others = terms
+    out = outer_below(A, B) if in_place else lower_outer(A, B).sum_to_size(like.shape)
+    out = out if sign > 0 else out.neg_()
+    for A, B, sign in others:
+        if A.shape[-1] == 1 and in_place:
+            out.addcmul_(A, B.mT, value=sign)
+        elif in_place:
+            add_product(out, A, B.mT, sign)
+        else:
+            out = out.add(lower_outer(A, B).sum_to_size(like.shape), alpha=sign)
+    return out.tril_() if in_place else out
 
 
 def less_upper_product(W: Tensor, L: Tensor, H: Tensor) -> Tensor:

@@ -18,12 +18,14 @@ Backward, for gradients gf, ge′, gr, gΩ, gKL of these:
     gρ = ½ gKL (κ − M/ρ) + gΩ Ω/ρ    gs = Σ gr u − ρ gρ/s    gs′ = Σ gf μ / 2√s′ + Σ ge′ e + gρ/s
     gE = 2 E ∘ gδ    gt = 2 t ∘ gδ    gW = 2 W ∘ ge + gE    gμ += gt
     gψ = F gW + m gμᵀ    gφ = 2 φ ∘ gn − A gE − c gtᵀ
-    gA = 2 gκ A − φ gEᵀ    gc = 2 gκ c − φ gt    gm = ψ gμ + Vᵀ gc
-    gF = tril(ψ gWᵀ + Vᵀ gA) − gKL diag(F)⁻¹    gV = gA Fᵀ + gc mᵀ
-    gK = −L⁻ᵀ Φ(gφ φᵀ + gV Vᵀ − gh I) L⁻¹        gk = L⁻ᵀ gφ        Φ: lower triangle, halved diagonal
-    gQ = −R⁻ᵀ Φ(gψ ψᵀ − Vᵀ gV + gh I) R⁻¹        gq = R⁻ᵀ gψ
+    gA = 2 gκ A − φ gEᵀ    gc = 2 gκ c − φ gt    gm = ψ gμ + y
+    Y = Vᵀ gA    y = Vᵀ gc    gF = tril(ψ gWᵀ + Y) − gKL diag(F)⁻¹
+    gK = −L⁻ᵀ Φ(gφ φᵀ + gA Aᵀ + gc cᵀ − gh I) L⁻¹        gk = L⁻ᵀ gφ
+    gQ = −R⁻ᵀ Φ(gψ ψᵀ − Y Fᵀ − y mᵀ + gh I) R⁻¹          gq = R⁻ᵀ gψ        Φ: lower triangle, halved diagonal
 
-(as in `duogp.whitening`: the lower triangle of Lᵀ tril(L⁻ᵀ X) is that of X). What belongs to k and what
+(as in `duogp.whitening`: the lower triangle of Lᵀ tril(L⁻ᵀ X) is that of X; gV = gA Fᵀ + gc mᵀ is not needed,
+since gV Vᵀ = gA Aᵀ + gc cᵀ and Vᵀ gV = Y Fᵀ + y mᵀ). V, A and F being lower triangular, nobody looks at what
+gA or Y have above the diagonal. What belongs to k and what
 belongs to q meet only in V: on a GPU they run side by side, and so does what is small beside what is large.
 A GPU takes as long for ten numbers as for a thousand, and automatic differentiation of the second block of
 formulas would be two hundred such steps, a tenth of the time.
@@ -45,15 +47,16 @@ from duogp.kernels.stationary import Stationary
 from duogp.linalg import Numerics
 from duogp.streams import Beside
 from duogp.whitening import (
+    factorised,
     gradient_of_gram,
     less_upper_product,
-    lower_outer,
     lower_outers,
     lower_product,
+    outer_below,
+    solve,
     solve_lower,
     solve_transposed,
     upper_product,
-    whiten,
 )
 
 
@@ -156,15 +159,13 @@ class _DecoupledStep(torch.autograd.Function):
         mean_grams = StationaryGrams(profiles[1], z, x, mean_lengthscale)
         s, s_mean = (x.new_ones(1, 1) if v is None else v for v in (variance, mean_variance))
         with Beside(x.device) as side:
-            K, k, kept_k = grams.forward(z, x, lengthscale, jitters[0])
-            L, T, phi, info = whiten(K, k)
+            L, T, phi, info, kept_k = _whitened(grams, z, x, lengthscale, jitters[0], number=3)
             u = 1.0 - phi.square().sum(-2)
             if nugget is not None:
                 u = u + nugget.unsqueeze(-1).to(u)
             half_log_K = L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
             rho = s_mean / s
-        Q, q, kept_q = mean_grams.forward(z, x, mean_lengthscale, jitters[1])
-        R, U, psi, mean_info = whiten(Q, q)
+        R, U, psi, mean_info, kept_q = _whitened(mean_grams, z, x, mean_lengthscale, jitters[1], number=4)
         R_work = R.to(psi.dtype)
         W = upper_product(root, psi)
         side.join()
@@ -231,23 +232,25 @@ class _DecoupledStep(torch.autograd.Function):
         g_c = twice_spread.unsqueeze(-1) * c
         g_W = W * (2.0 * s_mean * g_explained).unsqueeze(-2)
         if g_E is not None and g_t is not None:
-            g_A = g_A - lower_outer(phi, g_E)
+            g_A = g_A - outer_below(phi, g_E)
             g_c = g_c - (phi @ g_t.unsqueeze(-1)).squeeze(-1)
             g_W, g_mu = g_W + g_E, g_mu + g_t
-        g_V = (g_A @ root.mT).addcmul_(g_c.unsqueeze(-1), mean.unsqueeze(-2)).sum_to_size(V.shape)
         g_ratio = g_kl.sum_to_size(V.shape[:-2]).unsqueeze(-1)
         with side:
-            P = lower_outers(g_phi, phi, g_V, V)
+            P = lower_outers(T, (g_phi, phi, 1), (g_A, A, 1), (g_c.unsqueeze(-1), c.unsqueeze(-1), 1))
             P.diagonal(dim1=-2, dim2=-1).sub_(g_ratio)
             from_k = grams.backward(kept_k, gradient_of_gram(T, P), g_k, with_x=with_x)
-            g_root = lower_outers(psi, g_W, V.mT, g_A.mT)
+        Y = V.mT @ g_A
+        y = V.mT @ g_c.unsqueeze(-1)
+        with side:
+            g_root = outer_below(psi, g_W).add_(Y).tril_()
             g_root.diagonal(dim1=-2, dim2=-1).sub_(g_kl.unsqueeze(-1) / root.diagonal(dim1=-2, dim2=-1))
-            g_m = (psi @ g_mu.unsqueeze(-1) + V.mT @ g_c.unsqueeze(-1)).squeeze(-1)
+            g_m = (psi @ g_mu.unsqueeze(-1) + y).squeeze(-1)
             g_s, g_s_mean = _gradients_of_variances(kept, rho, *gradients[:-1])
         g_psi = (
             lower_product(root, g_W).addcmul_(mean.unsqueeze(-1), g_mu.unsqueeze(-2)).sum_to_size(psi.shape)
         )
-        P_mean = lower_outers(g_psi, psi, V.mT, g_V.mT, sign=-1.0)
+        P_mean = lower_outers(U, (g_psi, psi, 1), (Y, root, -1), (y, mean.unsqueeze(-1), -1))
         P_mean.diagonal(dim1=-2, dim2=-1).add_(g_ratio)
         g_Q, g_q = gradient_of_gram(U, P_mean), solve_transposed(U, g_psi)
         from_q = mean_grams.backward(kept_q, g_Q, g_q, with_x=with_x)
@@ -257,6 +260,19 @@ class _DecoupledStep(torch.autograd.Function):
         wanted = ctx.needs_input_grad
         of_variances = g_s if wanted[7] else None, g_s_mean if wanted[8] else None
         return None, None, None, g_z, g_x, from_k[2], from_q[2], *of_variances, g_m, g_root
+
+
+def _whitened(
+    grams: StationaryGrams, z: Tensor, x: Tensor, lengthscale: Tensor, jitter: Tensor, *, number: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
+    """L, T, L⁻¹k(Z, x), flags, and what the kernel keeps; k(Z, x) is made while k(Z, Z) is factorised."""
+    scaled = grams.scaled(z, x, lengthscale)
+    K, K_slope = grams.among_points(scaled, jitter)
+    with Beside(x.device, number) as rows:
+        k, k_slope = grams.with_rows(scaled)
+    L, T, info = factorised(K, k.dtype)
+    rows.join()
+    return L, T, solve(T, k), info, [*scaled, K_slope, k_slope]
 
 
 def _gradients_of_variances(

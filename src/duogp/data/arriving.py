@@ -33,9 +33,11 @@ class Arriving:
         return len(self._matrix)
 
     def split(self, rows: int) -> Iterator[Tensor]:
-        """Pieces of so many rows, one after the other."""
-        for begin in range(0, len(self), rows):
-            yield self._sent(self._matrix[begin : begin + rows])
+        """Pieces of so many rows, one after the other; a device is not kept waiting for all of the first."""
+        begin, size = 0, max(1, rows // 4) if self._device.type == "cuda" and rows < len(self) else rows
+        while begin < len(self):
+            yield self._sent(self._matrix[begin : begin + size])
+            begin, size = begin + size, rows
 
     def together(self) -> Tensor:
         """All rows at once."""

@@ -1,17 +1,18 @@
 """k(Z, Z) and k(Z, x) of a kernel of r² with unit variance, and their gradients, for steps written by hand.
 
-With W = g ∘ k′ for an incoming gradient g of k(Z, x), a and b the scaled points, r and c the sums of the rows
-and columns of W:
+With W = g ∘ k′ for an incoming gradient g of k(Z, x), a and b the scaled points, r the sums of the rows of W:
 
     Σⱼ Wᵢⱼ (aᵢ − bⱼ) = rᵢ aᵢ − (W b)ᵢ                                    from which the gradient of Z
-    Σᵢⱼ Wᵢⱼ (aᵢ − bⱼ)² = Σᵢ rᵢ aᵢ² − 2 Σᵢ aᵢ (W b)ᵢ + Σⱼ cⱼ bⱼ²          from which that of a lengthscale
+    Σᵢⱼ Wᵢⱼ (aᵢ − bⱼ)² = Σᵢ rᵢ aᵢ² − 2 aᵢ (W b)ᵢ + (W b²)ᵢ               from which that of a lengthscale
 
-so that one product with W does, unless x has a gradient too. That of k(Z, Z) is made symmetric first.
+so that one product with W, by [b, b², 1], does, unless x has a gradient too. That of k(Z, Z) is made
+symmetric first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,10 +23,19 @@ from duogp.kernels.profiles import Profile, weighted_sums
 
 def weighted_differences(W: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Σⱼ Wᵢⱼ (aᵢ − bⱼ) [..., M, d] and Σᵢⱼ Wᵢⱼ (aᵢ − bⱼ)² [..., 1, d], by one product with W."""
-    sums, weights = weighted_sums(W, b)
+    d = b.shape[-1]
+    found, weights = weighted_sums(W, torch.cat([b, b.square()], -1))
+    sums, squares = found[..., :d], found[..., d:]
     towards = weights * a - sums
-    columns = W.sum(-2).to(b.dtype).unsqueeze(-2)
-    return towards, ((towards - sums) * a).sum(-2, keepdim=True) + columns @ b.square()
+    return towards, ((towards - sums) * a + squares).sum(-2, keepdim=True)
+
+
+class Scaled(NamedTuple):
+    """Inducing points and rows over the lengthscale, float64."""
+
+    points: Tensor
+    rows: Tensor
+    inverse: Tensor  # of the lengthscale
 
 
 class StationaryGrams:
@@ -40,17 +50,30 @@ class StationaryGrams:
         self, z: Tensor, x: Tensor, lengthscale: Tensor, jitter: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """k(Z, Z) + jitter I in float64, k(Z, x) in the precision of x, and what `backward` wants."""
+        scaled = self.scaled(z, x, lengthscale)
+        K, K_slope = self.among_points(scaled, jitter)
+        k, k_slope = self.with_rows(scaled)
+        return K, k, [*scaled, K_slope, k_slope]
+
+    def scaled(self, z: Tensor, x: Tensor, lengthscale: Tensor) -> Scaled:
         a, b = centred(z, x)
         inverse = lengthscale.double().reciprocal()
         a, b = a * inverse, b * inverse
         if a.shape[:-2] != b.shape[:-2]:
             batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
             a, b = (points.expand(*batch, *points.shape[-2:]) for points in (a, b))
-        K, K_slope = self.profile.at(a, a, torch.float64)
+        return Scaled(a, b, inverse)
+
+    def among_points(self, scaled: Scaled, jitter: Tensor) -> tuple[Tensor, Tensor]:
+        """k(Z, Z) + jitter I in float64, and its slope."""
+        K, slope = self.profile.at(scaled.points, scaled.points, torch.float64)
         # The slope may be the same tensor; on the diagonal it multiplies a difference that is zero.
         K.diagonal(dim1=-2, dim2=-1).add_(jitter.unsqueeze(-1))
-        k, k_slope = self.profile.at(a, b, x.dtype)
-        return K, k, [a, b, inverse, K_slope, k_slope]
+        return K, slope
+
+    def with_rows(self, scaled: Scaled) -> tuple[Tensor, Tensor]:
+        """k(Z, x) in the precision of x, and its slope."""
+        return self.profile.at(scaled.points, scaled.rows, self.dtypes[1])
 
     def backward(
         self, kept: Sequence[Tensor], g_K: Tensor, g_k: Tensor, *, with_x: bool
