@@ -7,7 +7,9 @@ import torch
 
 from duogp.bases import moments
 from duogp.bases.moments import SymmetricForm, WeighedMean
-from duogp.kernels import RBF, Matern52, Scale
+from duogp.kernels import RBF, Linear, Matern12, Matern32, Matern52, Scale, Stationary
+from duogp.kernels.frozen import FrozenColumns
+from duogp.parameters import batched
 
 
 def points(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -24,7 +26,10 @@ def test_a_symmetric_form_from_half_of_its_matrix(M, batch, scaled, monkeypatch)
     C = C + C.mT
     k = kernel(z, x)
     expected = (k * (C @ k)).sum(-2)
-    torch.testing.assert_close(SymmetricForm.of(kernel, z, C)(x), expected)
+    form = SymmetricForm.of(kernel, z, C)
+    torch.testing.assert_close(form(x), expected)
+    with torch.no_grad():
+        torch.testing.assert_close(form(x), expected.detach())
 
 
 def test_a_mean_and_its_kernels_variance():
@@ -39,3 +44,22 @@ def test_rows_have_gradients(monkeypatch):
     z, C = points(5, 2), points(5, 5, seed=2)
     form = SymmetricForm.of(kernel, z, C + C.mT)
     assert torch.autograd.gradcheck(form, (points(3, 2, seed=1).requires_grad_(),))
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e4])
+@pytest.mark.parametrize("kernel", [RBF, Matern12, Matern32, Matern52])
+def test_frozen_columns_are_the_kernel(kernel: type[Stationary], spread: float) -> None:
+    """Rows that coincide with points, that lie near them and far away; points near together or not."""
+    g = torch.Generator().manual_seed(0)
+    points = spread * torch.randn(1, 2, 7, 3, generator=g, dtype=torch.float64) + 5.0
+    made = batched(kernel(3), (1, 2)).double()
+    near = points[:, :1] + 1e-3 * torch.randn(1, 1, 7, 3, generator=g, dtype=torch.float64)
+    x = torch.cat([points[:, :1], near, 1e6 * near, 1e100 * near.sign()], -2)
+    frozen = FrozenColumns.of(made, points)
+    assert frozen is not None and frozen.sound == (spread == 1.0)
+    with torch.no_grad():
+        torch.testing.assert_close(frozen(x), made(points, x), rtol=1e-12, atol=1e-8 if spread > 1 else 1e-12)
+
+
+def test_other_kernels_are_not_frozen() -> None:
+    assert FrozenColumns.of(Linear(3), torch.zeros(1, 1, 4, 3, dtype=torch.float64)) is None

@@ -355,13 +355,16 @@ class GP:
     def _arriving(self, X: Any) -> Arriving:
         """The same, for who takes them piece by piece."""
         matrix = rows_of_the_fit(X, self.column_names, len(self.columns))
+        device = self.model.beta1.device
+        scale = self.x_scaler.on(device)
+        used = None
+        if not self.columns.all():
+            used = torch.as_tensor(np.flatnonzero(self.columns), device=device)
 
         def scaled(x: Tensor) -> Tensor:
-            if not self.columns.all():
-                x = x[:, torch.as_tensor(self.columns, device=x.device)]
-            return self.x_scaler.transform_tensor(x).clamp_(-FARTHEST, FARTHEST)
+            return scale(x if used is None else x[:, used]).clamp_(-FARTHEST, FARTHEST)
 
-        return Arriving(matrix, self.model.beta1.device, scaled)
+        return Arriving(matrix, device, scaled)
 
     def _require_noise(self, noise: Any, what: str) -> None:
         if self.known_noise and noise is None:

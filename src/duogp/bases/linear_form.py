@@ -68,7 +68,7 @@ class LinearForm:
             f = self.marginals(x)
             mean, variance = f.mean, f.variance
         else:
-            k = self._change.covariances(x)
+            k = self._change.columns(x)  # of unit variance, which a mean on the same points can weigh too
             variance = self.prior.diag(x) + self._change.at(k)
             mean = self._mean.weigh(k) if self.mean_probe is self.explained_probe else self._mean(x)
         return Marginals(mean, variance.new_zeros(()).expand_as(variance), variance)

@@ -4,7 +4,8 @@ With all of the variance in one number,
 
     f̄(x) = k(x, Z) a        v(x) = k(x, x) + k(x, Z) C k(Z, x)        C symmetric, that of the change
 
-Kernels have unit variance here, what they are scaled by is part of a and C: k is written once. A symmetric
+Kernels have unit variance here, what they are scaled by is part of a and C: k is written once. What concerns
+Z alone is kept (`duogp.kernels.frozen`), unless somebody will differentiate. A symmetric
 form takes the lower triangle of C alone, in blocks of rows, what lies below the diagonal counted twice: four
 blocks do with five eighths of the products.
 """
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from duogp.kernels import Kernel, Scale
+from duogp.kernels.frozen import FrozenColumns
 from duogp.linalg import project
 
 #: Rows of C in a block: fewer save more products, and each of them is slower.
@@ -25,20 +27,38 @@ BLOCK_ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
-class WeighedMean:
-    """x ↦ k(x, Z) a."""
+class Columns:
+    """x ↦ k(Z, x)."""
 
     kernel: Kernel
     points: Tensor  # [..., M, d]
+    frozen: FrozenColumns | None
+
+    @classmethod
+    def of(cls, kernel: Kernel, points: Tensor) -> Columns:
+        return cls(kernel, points, FrozenColumns.of(kernel, points))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.frozen is None or torch.is_grad_enabled() or x.dtype != torch.float64:
+            return self.kernel(self.points.to(x.dtype), x)
+        return self.frozen(x)
+
+
+@dataclass(frozen=True, eq=False)
+class WeighedMean:
+    """x ↦ k(x, Z) a."""
+
+    columns: Columns
     weights: Tensor  # [..., M]
 
     @classmethod
     def of(cls, kernel: Kernel, points: Tensor, weights: Tensor) -> WeighedMean:
         kernel, variance = _unit(kernel, weights.dtype)
-        return cls(kernel, points, weights if variance is None else weights * variance[..., None])
+        weights = weights if variance is None else weights * variance[..., None]
+        return cls(Columns.of(kernel, points), weights)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.weigh(self.kernel(self.points.to(x.dtype), x))
+        return self.weigh(self.columns(x))
 
     def weigh(self, k: Tensor) -> Tensor:
         return project(k, self.weights)
@@ -48,8 +68,7 @@ class WeighedMean:
 class SymmetricForm:
     """x ↦ k(x, Z) C k(Z, x)."""
 
-    kernel: Kernel
-    points: Tensor  # [..., M, d]
+    columns: Columns
     blocks: tuple[Tensor, ...]  # of rows of C, up to the diagonal
 
     @classmethod
@@ -57,14 +76,10 @@ class SymmetricForm:
         kernel, variance = _unit(kernel, C.dtype)
         if variance is not None:
             C = C * variance.square()[..., None, None]
-        return cls(kernel, points, tuple(_below(C, *cut) for cut in _cuts(C.shape[-1])))
+        return cls(Columns.of(kernel, points), tuple(_below(C, *cut) for cut in _cuts(C.shape[-1])))
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.at(self.covariances(x))
-
-    def covariances(self, x: Tensor) -> Tensor:
-        """k(Z, x) of unit variance, which a mean on the same points can weigh too."""
-        return self.kernel(self.points.to(x.dtype), x)
+        return self.at(self.columns(x))
 
     def at(self, k: Tensor) -> Tensor:
         """kᵀCk of each column: [..., M, n] → [..., n]."""

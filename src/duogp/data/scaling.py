@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,13 +81,13 @@ class Scaler:
         out = (A * quarter - self.shift * quarter) / (self.scale * quarter)
         return out.astype(_result_dtype(A), copy=False)
 
-    def transform_tensor(self, x: Tensor) -> Tensor:
-        """The same of a float64 tensor [n, d], where it lies."""
-        shift, scale = (torch.as_tensor(v, dtype=x.dtype, device=x.device) for v in (self.shift, self.scale))
-        if max(np.abs(self.shift).max(), self.scale.max()) > _HUGE:
-            quarter = torch.where(torch.maximum(shift.abs(), scale) > _HUGE, 0.25, 1.0)
-            x, shift, scale = x * quarter, shift * quarter, scale * quarter
-        return (x - shift).div_(scale)
+    def on(self, device: torch.device) -> Callable[[Tensor], Tensor]:
+        """The same of float64 tensors [n, d] on a device; sends what it takes now, so that no call waits."""
+        shift, scale = (torch.as_tensor(v, device=device) for v in (self.shift, self.scale))
+        if max(np.abs(self.shift).max(), self.scale.max()) <= _HUGE:
+            return lambda x: (x - shift).div_(scale)
+        quarter = torch.where(torch.maximum(shift.abs(), scale) > _HUGE, 0.25, 1.0)
+        return lambda x: (x * quarter - shift * quarter).div_(scale * quarter)
 
     def inverse(self, A: NDArray) -> NDArray:
         """A · scale + shift."""

@@ -36,6 +36,10 @@ class Profile(ABC):
     def value_and_slope(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """Of q = stretch · r², which may have the wrong sign where points coincide and may be overwritten."""
 
+    def value(self, q: Tensor, *, sound: bool = False) -> Tensor:
+        """The first of them. ``sound``: what has the wrong sign is too small to matter."""
+        return self.value_and_slope(q)[0]
+
     @abstractmethod
     def plain(self, a: Tensor, b: Tensor) -> Tensor:
         """k(‖a − b‖²) by the formula, for automatic differentiation to any order."""
@@ -48,13 +52,27 @@ class Profile(ABC):
 
     def at(self, a: Tensor, b: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """k of every pair, and its slope up to `slope_scale`."""
-        # A root turns a rounding error of 1e-16 into 1e-8: what the expansion cannot tell from zero is zero.
-        # The norms are taken so much too small, and what has the wrong sign then is cut off.
-        share = 1.0 - 2 * (a.shape[-1] + 4) * EPS
-        norm_a, norm_b = (share * x.square().sum(-1, keepdim=True) for x in (a, b))
-        left = torch.cat([a, norm_a, torch.ones_like(norm_a)], -1) * self.stretch
-        right = torch.cat([-2.0 * b, torch.ones_like(norm_b), norm_b], -1)
-        return self.value_and_slope((left @ right.mT).to(dtype))
+        return self.value_and_slope((self.left(a) @ right(b).mT).to(dtype))
+
+    def left(self, a: Tensor) -> Tensor:
+        """[a, ‖a‖², 1], stretched."""
+        norm = _norm(a)
+        return torch.cat([a, norm, torch.ones_like(norm)], -1) * self.stretch
+
+
+def right(b: Tensor) -> Tensor:
+    """[−2b, 1, ‖b‖²]."""
+    norm = _norm(b)
+    return torch.cat([-2.0 * b, torch.ones_like(norm), norm], -1)
+
+
+def _norm(x: Tensor) -> Tensor:
+    """‖x‖², a little too small.
+
+    A root turns a rounding error of 1e-16 into 1e-8: what the expansion of r² cannot tell from zero is zero.
+    So the norms are taken so much too small, and what has the wrong sign then is cut off.
+    """
+    return (1.0 - 2 * (x.shape[-1] + 4) * EPS) * x.square().sum(-1, keepdim=True)
 
 
 class _Evaluate(torch.autograd.Function):
@@ -102,6 +120,9 @@ class Exponential2(Profile):
     def value_and_slope(self, q: Tensor) -> tuple[Tensor, Tensor]:
         value = q.clamp_max_(0.0).exp_()
         return value, value
+
+    def value(self, q: Tensor, *, sound: bool = False) -> Tensor:
+        return q.exp_() if sound else q.clamp_max_(0.0).exp_()
 
     def plain(self, a: Tensor, b: Tensor) -> Tensor:
         return torch.exp(-0.5 * squared_distance(a, b))
