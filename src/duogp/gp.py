@@ -33,8 +33,8 @@ from duogp.training.history import History
 
 #: Kernel columns held at once during prediction, in bytes.
 CHUNK_BYTES = 256 * 2**20
-#: A GPU has more, and every chunk costs a hundred launches; never more than a quarter of what is free.
-CUDA_CHUNK_BYTES = 8 * 2**30
+#: A GPU has more, and every chunk costs some fifty launches; never more than a quarter of what is free.
+CUDA_CHUNK_BYTES = 2 * 2**30
 #: Farther out, in scaled units, rows are asked about the edge instead: their squares stay finite.
 FARTHEST = 1e100
 #: Rows up to which `sample` factorises the joint covariance; beyond it draws functions (pathwise).
@@ -133,7 +133,7 @@ class GP:
             return cast(Prediction, self.predict(X, in_parts=False)).mean  # it takes the variance to know
         x = self._arriving(X)
         leaving = Leaving(len(x))
-        for piece in x.split(self._chunk_rows()):
+        for piece in x.split(self._chunk_rows(matrices=1)):
             rows = piece[None, None]
             leaving.add(self._mean_to_user((self.posterior.mean(rows) + self.model.mean(rows))[0]))
         return self._shape(leaving.all())
@@ -370,12 +370,13 @@ class GP:
         if self.known_noise and noise is None:
             raise ValueError(f"{what} needs noise=: this model was fitted with known noise, and learned none")
 
-    def _chunk_rows(self) -> int:
+    def _chunk_rows(self, matrices: int = 4) -> int:
+        """Rows at once, where each takes so many numbers for every inducing point."""
         size = max(self.posterior.mean_weights.shape[-1], self.posterior.residual_root.shape[-1])
         device, memory = self.model.beta1.device, CHUNK_BYTES
         if device.type == "cuda":
             memory = min(CUDA_CHUNK_BYTES, torch.cuda.mem_get_info(device)[0] // 4)
-        return max(256, memory // (8 * 4 * size * self.posterior.mean_weights.shape[-2]))
+        return max(256, memory // (8 * matrices * size * self.posterior.mean_weights.shape[-2]))
 
     def _learned_noise(self) -> NDArray[np.float64]:
         """Learned noise variance of each output in scaled units."""

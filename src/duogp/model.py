@@ -113,8 +113,8 @@ class Model(nn.Module):
             data = data * batch.weight
         regulariser = self.beta1 * penalties.kl
         if penalties.omega is not None:
-            scale = self.basis.omega_scale(batch.x.shape[-2], self.num_data)
-            regulariser = regulariser + self.beta2 * scale * penalties.omega
+            scale = self.beta2 * self.basis.omega_scale(batch.x.shape[-2], self.num_data)
+            regulariser = regulariser + scale * penalties.omega
         return data, regulariser
 
     def loss(self, batch: Batch) -> Tensor:
@@ -123,7 +123,9 @@ class Model(nn.Module):
             for kernel in self._observers:
                 kernel.observe(batch.x.unsqueeze(-3))
         data, regulariser = self.terms(batch)
-        return -data.mean(-1) + (regulariser - self.prior()) / self.num_data
+        if self._has_priors:
+            regulariser = regulariser - self.prior()
+        return regulariser / self.num_data - data.mean(-1)
 
     def prior(self) -> Tensor | float:
         """log p(hyperparameters), [R]; 0.0 without priors."""

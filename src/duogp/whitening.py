@@ -292,6 +292,22 @@ def less_upper_product(W: Tensor, L: Tensor, H: Tensor) -> Tensor:
     return torch.baddbmm(*flat, alpha=-1.0).reshape(W.shape)
 
 
+def less_lower_product(G: Tensor, L: Tensor, H: Tensor) -> Tensor:
+    """G − L H for a lower triangular L, summed to the shape of G, which may be overwritten."""
+    if substitutes(G) or not _same_batch(G, L, H):
+        return G - lower_product(L, H).sum_to_size(G.shape)
+    add_product(G, L, H, -1.0)
+    return G
+
+
+def less_outer_below(G: Tensor, A: Tensor, B: Tensor) -> Tensor:
+    """G − A Bᵀ where nobody will look above the diagonal; G may be overwritten."""
+    if substitutes(G) or not _same_batch(G, A, B):
+        return G - outer_below(A, B)
+    add_product(G, A, B.mT, -1.0)
+    return G
+
+
 def add_product(to: Tensor, left: Tensor, right: Tensor, sign: float = 1.0) -> None:
     """to ± left right, in place and in one pass over the result."""
     to.flatten(0, -3).baddbmm_(left.flatten(0, -3), right.flatten(0, -3), alpha=sign)

@@ -49,6 +49,8 @@ from duogp.streams import Beside
 from duogp.whitening import (
     factorised,
     gradient_of_gram,
+    less_lower_product,
+    less_outer_below,
     less_upper_product,
     lower_outers,
     lower_product,
@@ -223,8 +225,12 @@ class _DecoupledStep(torch.autograd.Function):
         with Beside(phi.device) as side:
             g_phi = phi * (2.0 * g_norm).unsqueeze(-2)
             if g_E is not None and g_t is not None:
-                from_rows = lower_product(A, g_E).addcmul_(c.unsqueeze(-1), g_t.unsqueeze(-2))
-                g_phi = g_phi - from_rows.sum_to_size(phi.shape)
+                g_phi = less_lower_product(g_phi, A, g_E)
+                along = c.unsqueeze(-1), g_t.unsqueeze(-2)
+                if g_t.shape[:-1] == phi.shape[:-2]:
+                    g_phi.addcmul_(*along, value=-1.0)
+                else:
+                    g_phi = g_phi - (along[0] * along[1]).sum_to_size(phi.shape)
             g_k = solve_transposed(T, g_phi)
         g_mu = s_mean.sqrt() * g_mean
         twice_spread = rho * g_kl  # 2 gκ
@@ -232,7 +238,7 @@ class _DecoupledStep(torch.autograd.Function):
         g_c = twice_spread.unsqueeze(-1) * c
         g_W = W * (2.0 * s_mean * g_explained).unsqueeze(-2)
         if g_E is not None and g_t is not None:
-            g_A = g_A - outer_below(phi, g_E)
+            g_A = less_outer_below(g_A, phi, g_E)
             g_c = g_c - (phi @ g_t.unsqueeze(-1)).squeeze(-1)
             g_W, g_mu = g_W + g_E, g_mu + g_t
         g_ratio = g_kl.sum_to_size(V.shape[:-2]).unsqueeze(-1)

@@ -117,7 +117,7 @@ class DeepGP(GP):
     def _density(self, row_noise: Tensor | None, start: int, rows: int) -> Density:
         return cast(Density, MixtureDensity(super()._density(row_noise, start, rows)))
 
-    def _chunk_rows(self) -> int:
+    def _chunk_rows(self, matrices: int = 4) -> int:
         return self.model.rows_at_once()
 
     # -- samples ---------------------------------------------------------------------------------------------
