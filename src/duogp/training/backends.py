@@ -18,6 +18,7 @@ from duogp.kernels.deep import Deep
 from duogp.kernels.foreign import Foreign
 from duogp.nets import Linear
 from duogp.optim import NaturalGradient
+from duogp.optim.adam import Adam
 from duogp.training.problems import Problem
 
 logger = logging.getLogger("duogp")
@@ -48,15 +49,10 @@ class StepBackend(ABC):
         # Adam wants something to hold even where the natural gradient moves everything.
         idle = nn.Parameter(torch.zeros((), device=parameters[0].device))
         self.descended = [p for p in parameters if id(p) not in own] or [idle]
-        self.optimizer = self._make_optimizer(learning_rate)
-
-    def groups(self) -> list[dict[str, Any]]:
-        """Weights of networks decay, nothing else does."""
-        decaying = {id(p) for p in network_weights(self.problem.model)} if self.weight_decay else set()
-        chosen = [p for p in self.descended if id(p) in decaying]
-        others = [p for p in self.descended if id(p) not in decaying]
-        groups = [{"params": others, "weight_decay": 0.0}] if others else []
-        return groups + ([{"params": chosen, "weight_decay": self.weight_decay}] if chosen else [])
+        # Weights of networks decay, nothing else does.
+        decaying = {id(p) for p in network_weights(problem.model)} if weight_decay else set()
+        decays = [weight_decay if id(p) in decaying else 0.0 for p in self.descended]
+        self.adam = Adam(self.descended, self._rate(learning_rate), decays)
 
     @property
     def tracked(self) -> list[Tensor]:
@@ -65,19 +61,20 @@ class StepBackend(ABC):
 
     def step(self) -> Tensor:
         """Gradients, then Adam and the natural gradient from the same point."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.adam.zero_grad()
         if self.natural is not None:
             self.natural.zero_grad()
         loss = self.problem.backward()
         if self.natural is not None:
             self.natural.compute()
-        self.optimizer.step()
+        self.adam.step()
         if self.natural is not None:
             self.natural.write()
         return loss
 
-    @abstractmethod
-    def _make_optimizer(self, learning_rate: float) -> torch.optim.Optimizer: ...
+    def _rate(self, value: float) -> float | Tensor:
+        """A learning rate in the form that Adam will hold."""
+        return value
 
     @abstractmethod
     def run(self) -> Tensor:
@@ -88,24 +85,22 @@ class StepBackend(ABC):
 
     def state(self) -> list[Tensor]:
         """Every tensor of Adam's, for snapshots."""
-        return [t for s in self.optimizer.state.values() for t in s.values() if isinstance(t, Tensor)]
+        return self.adam.state()
 
 
 class Eager(StepBackend):
-    def _make_optimizer(self, learning_rate: float) -> torch.optim.Optimizer:
-        # One walk over the numbers instead of ten.
-        return torch.optim.AdamW(self.groups(), lr=learning_rate, fused=True)
-
     def run(self) -> Tensor:
         return self.step()
 
     def set_learning_rate(self, value: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = value
+        self.adam.rate = value
 
 
 class Compiled(Eager):
-    """The loss and its gradient through `torch.compile`, as one graph for the one shape that batches have."""
+    """The loss and its gradient through `torch.compile`, as one graph for the one shape that batches have.
+
+    See `duogp.training.joint`.
+    """
 
     def __init__(self, problem: Problem, *args: Any, must: bool = True, **kwargs: Any) -> None:
         super().__init__(problem, *args, **kwargs)
@@ -136,9 +131,9 @@ class CapturedGraph(StepBackend):
     graph: torch.cuda.CUDAGraph | None = None
     loss: Tensor | None = None
 
-    def _make_optimizer(self, learning_rate: float) -> torch.optim.Optimizer:
-        self.rate = torch.tensor(learning_rate, dtype=torch.float32, device=self.parameters[0].device)
-        return torch.optim.AdamW(self.groups(), lr=self.rate, capturable=True, fused=True)
+    def _rate(self, value: float) -> Tensor:
+        self.rate = torch.tensor(value, dtype=torch.float32, device=self.parameters[0].device)
+        return self.rate
 
     def run(self) -> Tensor:
         with torch.cuda.device(self.parameters[0].device):  # graphs belong to the current device
@@ -170,7 +165,7 @@ class CapturedGraph(StepBackend):
                 self.natural.reset(natural_before)
                 self.natural.zero_grad()
         self.problem.model.numerics.failed.zero_()  # what failed in the discarded steps is forgotten
-        self.optimizer.zero_grad(set_to_none=True)
+        self.adam.zero_grad()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.loss = self.step()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from duogp.bases.exact import Exact
 from duogp.collapsed import CollapsedObjective
 from duogp.model import Model
 from duogp.training.feed import Minibatches, Table, chunks
+from duogp.training.joint import CompiledStep
 
 
 class Problem(ABC):
@@ -43,7 +45,7 @@ class Stochastic(Problem):
 
     def __init__(self, model: Model, table: Table, batches: Minibatches) -> None:
         self.model, self.table, self.batches = model, table, batches
-        self.loss = model.loss
+        self.compiled: Callable[[Tensor], Tensor] | None = None
         self.steps_per_epoch, self.rows_at_once = batches.steps, batches.batch_size
         self.rows = torch.zeros(
             batches.rows.shape[0], batches.batch_size, dtype=torch.long, device=batches.rows.device
@@ -58,11 +60,12 @@ class Stochastic(Problem):
         self.model.draw(self.batches.generators)
 
     def compile(self, wanted: bool = True) -> None:
-        loss = self.model.loss
-        self.loss = torch.compile(loss, fullgraph=True, dynamic=False) if wanted else loss
+        self.compiled = CompiledStep(self.model, self.table) if wanted else None
 
     def backward(self) -> Tensor:
-        loss = self.loss(self.table.gather(self.rows))
+        if self.compiled is not None:
+            return self.compiled(self.rows)
+        loss = self.model.loss(self.table.gather(self.rows))
         loss.sum().backward()
         return loss.detach()
 

@@ -1,0 +1,63 @@
+"""Adam with decoupled weight decay for tensors that stay where they are: one call moves all of them.
+
+The kernel is torch's own. What is left out is what `torch.optim` does around it at every step (hooks, groups,
+sorting by device), which on a CPU takes longer than the step itself: 0.45 ms against 0.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+BETAS = 0.9, 0.999
+EPSILON = 1e-8
+
+
+class Adam:
+    """``rate`` may be a tensor on the device, for captured steps; parameters without a gradient stay put."""
+
+    def __init__(
+        self, parameters: Sequence[Tensor], rate: float | Tensor, decays: Sequence[float] | None = None
+    ) -> None:
+        self.parameters = list(parameters)
+        self.rate = rate
+        self.count = torch.zeros((), dtype=torch.float32, device=self.parameters[0].device)
+        self.first = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
+        self.second = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
+        self._groups: dict[tuple[torch.dtype, float], list[int]] = {}
+        for i, p in enumerate(self.parameters):
+            decay = 0.0 if decays is None else decays[i]
+            self._groups.setdefault((p.dtype, decay), []).append(i)
+
+    def zero_grad(self) -> None:
+        for p in self.parameters:
+            p.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self.count += 1
+        for (_, decay), members in self._groups.items():
+            moved = [i for i in members if self.parameters[i].grad is not None]
+            if not moved:
+                continue
+            torch._fused_adamw_(
+                [self.parameters[i] for i in moved],
+                [self.parameters[i].grad for i in moved],  # type: ignore[misc]
+                [self.first[i] for i in moved],
+                [self.second[i] for i in moved],
+                [],
+                [self.count] * len(moved),
+                lr=self.rate,  # type: ignore[arg-type]
+                beta1=BETAS[0],
+                beta2=BETAS[1],
+                weight_decay=decay,
+                eps=EPSILON,
+                amsgrad=False,
+                maximize=False,
+            )
+
+    def state(self) -> list[Tensor]:
+        """Everything it remembers."""
+        return [self.count, *self.first, *self.second]
