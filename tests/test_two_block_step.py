@@ -29,9 +29,9 @@ POSTERIORS = {
 }
 
 
-@pytest.mark.parametrize("in_parts", [False, True])
+@pytest.mark.parametrize("reading", ["total", "whole", "parts"])
 @pytest.mark.parametrize("name", POSTERIORS)
-def test_it_is_the_general_step(name, in_parts):
+def test_it_is_the_general_step(name, reading):
     g = torch.Generator().manual_seed(0)
 
     def draw(*size: int) -> torch.Tensor:
@@ -48,12 +48,14 @@ def test_it_is_the_general_step(name, in_parts):
 
     def outcome(evaluate):
         basis.zero_grad()
-        f, penalties = evaluate(basis, x, None, Numerics(SHAPE[0], 1e-2), in_parts=in_parts)
+        f, penalties = evaluate(basis, x, None, Numerics(SHAPE[0], 1e-2), reading=reading)
         loss = (f.mean * weights[0]).sum() + 0.7 * penalties.kl.sum()
-        if in_parts:
+        if reading == "parts":
             loss = loss + (f.residual * weights[1]).sum() + (f.explained * weights[2]).sum()
-        else:
+        elif reading == "whole":
             loss = loss + (f.variance * weights[1]).sum()
+        else:
+            loss = loss + (f.variance * weights[1, ..., :1]).sum()
         loss.backward()
         return loss.detach(), {n: p.grad.clone() for n, p in basis.named_parameters() if p.requires_grad}
 

@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from duogp import whitening
-from duogp.whitening import InParts, carry_out, gram_of, lower_outer, lower_product, upper_product, whole
+from duogp.whitening import (
+    InParts,
+    carry_out,
+    gram_of,
+    lower_outer,
+    lower_product,
+    projection_for,
+    upper_product,
+)
 
 
 def inputs(
@@ -66,9 +74,36 @@ def test_values_and_gradients(replicates: int, shared: bool, latents: int, M: in
     ("replicates", "shared", "latents", "M", "n"),
     [(1, True, 1, 5, 30), (2, True, 3, 6, 40), (2, False, 3, 7, 19), (1, True, 1, 9, 4)],
 )
+@pytest.mark.parametrize("by_inverse", [False, True])
+def test_the_total_variance_alone(
+    replicates: int,
+    shared: bool,
+    latents: int,
+    M: int,
+    n: int,
+    by_inverse: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows share their variance: each has the same weight in what is differentiated."""
+    if by_inverse:  # what a GPU does
+        monkeypatch.setattr(whitening, "substitutes", lambda _: False)
+    of = inputs(replicates, shared, latents, M, n)
+    mu, change, _ = carry_out(projection_for("total", M, n), *of)
+    mean, norm, explained = by_autograd(*of)
+    ours, theirs = [mu, change.sum(-1)], [mean, (explained - norm).sum(-1)]
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+    for a, b in zip(gradients(ours, of), gradients(theirs, of), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8 * float(b.abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("replicates", "shared", "latents", "M", "n"),
+    [(1, True, 1, 5, 30), (2, True, 3, 6, 40), (2, False, 3, 7, 19), (1, True, 1, 9, 4)],
+)
 def test_the_whole_variance_alone(replicates: int, shared: bool, latents: int, M: int, n: int) -> None:
     of = inputs(replicates, shared, latents, M, n)
-    ours = carry_out(whole(M, n), *of)
+    ours = carry_out(projection_for("whole", M, n), *of)
     mean, norm, explained = by_autograd(*of)
     theirs = [mean, explained - norm]
     for a, b in zip(ours[:2], theirs, strict=True):

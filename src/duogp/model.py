@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from duogp.bases.base import Basis
 from duogp.bases.linear_form import LinearForm
-from duogp.bases.marginals import Marginals
+from duogp.bases.marginals import Marginals, Reading
 from duogp.kernels.deep import Deep
 from duogp.likelihoods.base import Likelihood
+from duogp.likelihoods.gaussian import GaussianLikelihood
 from duogp.linalg import Numerics
 from duogp.mixing import LinearMixing
-from duogp.objectives import Objective, reads_parts
+from duogp.objectives import Objective, elbo, reads_parts
 from duogp.parameters import log_prior
 
 
@@ -98,15 +99,20 @@ class Model(nn.Module):
         f = f._replace(mean=f.mean + self.mean(x))
         return f if self.mixing is None else self.mixing(f)
 
-    def terms(self, batch: Batch, factors: Any | None = None) -> tuple[Tensor, Tensor]:
-        """Data term of each row [R, n] and the weighed regulariser [R]."""
+    def terms(
+        self, batch: Batch, factors: Any | None = None, *, for_sum: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Data term of each row [R, n] and the weighed regulariser [R].
+
+        ``for_sum``: rows may come mixed up with each other, as long as their sum is right.
+        """
         x = batch.x.unsqueeze(-3)
         f, penalties = self.basis.evaluate(
             x,
             factors,
             self.numerics,
             with_omega=self.uses_omega,
-            in_parts=reads_parts(self.objective),
+            reading=self._reading(batch, for_sum),
         )
         data = self.objective(self.likelihood.bind(batch.noise), self.complete(f, x), batch.y)
         if batch.weight is not None:
@@ -122,10 +128,18 @@ class Model(nn.Module):
         if self.training:
             for kernel in self._observers:
                 kernel.observe(batch.x.unsqueeze(-3))
-        data, regulariser = self.terms(batch)
+        data, regulariser = self.terms(batch, for_sum=True)
         if self._has_priors:
             regulariser = regulariser - self.prior()
         return regulariser / self.num_data - data.mean(-1)
+
+    def _reading(self, batch: Batch, for_sum: bool) -> Reading:
+        """What of the variances the objective looks at. To E log N(y | f, s²) all rows add v/2s²."""
+        if reads_parts(self.objective):
+            return "parts"
+        linear = self.objective is elbo and type(self.likelihood) is GaussianLikelihood
+        alike = batch.noise is None and batch.weight is None and self.mixing is None
+        return "total" if for_sum and linear and alike else "whole"
 
     def prior(self) -> Tensor | float:
         """log p(hyperparameters), [R]; 0.0 without priors."""

@@ -18,19 +18,27 @@ work if M is well below n:
 
     T = (S − I) φ    t = Σ φ ∘ T        A = φ diag(gt) φᵀ    gR = 2 tril(A R)
     G = m gμᵀ + 2 T ∘ gt                G φᵀ = m gmᵀ + 2 (S − I) A
+
+And where only the sum over rows counts, so that all have the same gt, three:
+
+    A = φφᵀ    Σ t = tr (S − I) A       gR = 2 gt tril(A R)
+    gk = (L⁻ᵀm) gμᵀ + 2 gt (L⁻ᵀ(S − I)) φ                    G φᵀ = m gmᵀ + 2 gt (S − I) A
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.linalg import solve_triangular
 
 from duogp.triangles import inverse_of_lower
+
+if TYPE_CHECKING:
+    from duogp.bases.marginals import Reading
 
 #: Below this size a triangular product is as quick as a full one.
 SMALLEST_BLOCK = 128
@@ -47,9 +55,13 @@ def carry_out(projection: Projection, K: Tensor, k: Tensor, mean: Tensor, root: 
     return _Apply.apply(projection, K, k, mean, root)
 
 
-def whole(M: int, n: int) -> Projection:
-    """The way to the whole variance that is less work."""
-    return Whole() if n >= MANY_ROWS * M else WholeOfParts()
+def projection_for(reading: Reading, M: int, n: int) -> Projection:
+    """The way to what will be read that is least work."""
+    if reading == "parts":
+        return InParts()
+    if n < MANY_ROWS * M:
+        return WholeOfParts()
+    return Total() if reading == "total" else Whole()
 
 
 class Projection(ABC):
@@ -146,6 +158,36 @@ class Whole(Projection):
         P = (C @ A).addcmul_(mean.unsqueeze(-1), g_m.unsqueeze(-2)).sum_to_size(T.shape).tril()
         G = (U * twice).addcmul_(mean.unsqueeze(-1), g_mean.unsqueeze(-2)).sum_to_size(phi.shape)
         return gradient_of_gram(T, P), solve_transposed(T, G), g_m, (A @ root).tril_()
+
+
+class Total(Projection):
+    """The same with every row's change of the variance replaced by that of all rows on average."""
+
+    def forward(
+        self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
+    ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        _, T, phi, info = whiten(K, k)
+        C = root @ root.mT
+        C.diagonal(dim1=-2, dim2=-1).sub_(1.0)
+        A = phi @ phi.mT
+        change = (C * A).sum((-2, -1)) / k.shape[-1]
+        mu = (mean.unsqueeze(-2) @ phi).squeeze(-2)
+        return (mu, change.unsqueeze(-1).expand_as(mu), info), [T, phi, A, C, mean, root]
+
+    def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        T, phi, A, C, mean, root = kept
+        g_mean, g_change = gradients
+        twice = (2.0 * g_change.mean(-1))[..., None, None]
+        twice_C = C * twice
+        g_m = (phi @ g_mean.unsqueeze(-1)).squeeze(-1)
+        P = (twice_C @ A).addcmul_(mean.unsqueeze(-1), g_m.unsqueeze(-2)).sum_to_size(T.shape).tril()
+        g_k = solve_transposed(T, twice_C.sum_to_size(T.shape)) @ phi
+        a = solve_transposed(T, mean.unsqueeze(-1))
+        if g_mean.shape[:-1] == phi.shape[:-2]:
+            g_k.addcmul_(a, g_mean.unsqueeze(-2))
+        else:  # latent functions that share φ
+            g_k += (a * g_mean.unsqueeze(-2)).sum_to_size(phi.shape)
+        return gradient_of_gram(T, P), g_k, g_m, (A @ root).mul(twice).tril_()
 
 
 class _Apply(torch.autograd.Function):

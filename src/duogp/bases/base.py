@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.linear_form import LinearForm
-from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties, Recorded, RowMismatch
+from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties, Reading, Recorded, RowMismatch
 from duogp.kernels.base import Kernel
 from duogp.linalg import Numerics
 from duogp.variational import Q
@@ -97,12 +97,11 @@ class Basis(nn.Module, ABC):
         numerics: Numerics,
         *,
         with_omega: bool = False,
-        in_parts: bool = True,
+        reading: Reading = "parts",
     ) -> tuple[Marginals, Penalties]:
         """Marginals and penalties of one batch, sharing features; ``factors`` None: those of the moment.
 
-        ``in_parts`` False: only the mean and the whole variance will be read, and the two parts of the
-        variance may be any that have this sum.
+        ``reading``: what of the variance will be looked at; a basis may spare itself the rest.
         """
         factors = self.factors(numerics) if factors is None else factors
         features, q = self.features(x, factors), self.q_of(factors)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from duogp.bases.base import Basis, with_density_offset
 from duogp.bases.decoupled_step import decoupled_in_one
 from duogp.bases.linear_form import LinearForm, Probe
-from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties, RowMismatch
+from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties, Reading, RowMismatch
 from duogp.bases.one_step import suits
 from duogp.kernels.base import Kernel
 from duogp.linalg import Factor, Numerics, norm2
@@ -107,7 +107,7 @@ class Conditional(Basis):
         numerics: Numerics,
         *,
         with_omega: bool = False,
-        in_parts: bool = True,
+        reading: Reading = "parts",
     ) -> tuple[Marginals, Penalties]:
         """A training step with Q-whitening, a free S and Ω over rows or none: all of it in one."""
         in_one = (
@@ -120,7 +120,7 @@ class Conditional(Basis):
             and suits(self.mean_kernel, self.inducing, x)
         )
         if not in_one:
-            return super().evaluate(x, factors, numerics, with_omega=with_omega, in_parts=in_parts)
+            return super().evaluate(x, factors, numerics, with_omega=with_omega, reading=reading)
         q, root = self.q, self.q.root()
         found = decoupled_in_one(
             self.kernel,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from duogp.bases.base import Basis, with_density_offset
 from duogp.bases.linear_form import LinearForm, Probe
-from duogp.bases.marginals import Features, Marginals, Penalties
+from duogp.bases.marginals import Features, Marginals, Penalties, Reading
 from duogp.bases.one_step import marginals_in_one
 from duogp.kernels.base import Kernel
 from duogp.linalg import Factor, Numerics, norm2
@@ -34,13 +34,13 @@ class Coupled(Basis):
         numerics: Numerics,
         *,
         with_omega: bool = False,
-        in_parts: bool = True,
+        reading: Reading = "parts",
     ) -> tuple[Marginals, Penalties]:
         """A training step with a free S needs neither features nor factors afterwards: all of it in one."""
         if factors is not None or self.keep_record or type(self.q) is not CholeskyQ:
-            return super().evaluate(x, factors, numerics, with_omega=with_omega, in_parts=in_parts)
+            return super().evaluate(x, factors, numerics, with_omega=with_omega, reading=reading)
         root = self.q.root()
-        f = marginals_in_one(self.kernel, self.inducing, x, self.q.mean, root, numerics, in_parts=in_parts)
+        f = marginals_in_one(self.kernel, self.inducing, x, self.q.mean, root, numerics, reading=reading)
         return f, Penalties(self.q.penalty(root).sum(-1))
 
     def features(self, x: Tensor, factors: Factor) -> Features:

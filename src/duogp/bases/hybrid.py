@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from duogp.bases.base import Basis
 from duogp.bases.linear_form import LinearForm, Probe
-from duogp.bases.marginals import Features, Marginals, Penalties
+from duogp.bases.marginals import Features, Marginals, Penalties, Reading
 from duogp.kernels import Scale
 from duogp.kernels.base import Kernel
 from duogp.linalg import Factor, Numerics, norm2, project
@@ -83,13 +83,13 @@ class Hybrid(Basis):
         numerics: Numerics,
         *,
         with_omega: bool = False,
-        in_parts: bool = True,
+        reading: Reading = "parts",
     ) -> tuple[Marginals, Penalties]:
         """A training step with a free S is whitened and projected in one, φ_γa as one more column of φ."""
         z, gamma, a = self.inducing, self.mean_inducing, self.a
         alone = a.shape[:-1] == z.shape[:-2] == (x.shape[0], 1)
         if factors is not None or self.keep_record or type(self.q) is not CholeskyQ or not alone:
-            return super().evaluate(x, factors, numerics, with_omega=with_omega, in_parts=in_parts)
+            return super().evaluate(x, factors, numerics, with_omega=with_omega, reading=reading)
         base = self.kernel.kernel if isinstance(self.kernel, Scale) else self.kernel
         K, _ = numerics.jittered(base(z.double(), z.double()))
         a64 = a.double()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,11 @@ from torch import Tensor
 if TYPE_CHECKING:
     from duogp.linalg import Numerics
     from duogp.variational import Q
+
+
+#: What of the variances will be read: both parts, their sum, or that sum over all rows, one like the other.
+#: What will not be read may be anything that leaves the rest as it is.
+Reading = Literal["parts", "whole", "total"]
 
 
 class Marginals(NamedTuple):

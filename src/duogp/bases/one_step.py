@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from duogp.bases.marginals import Marginals
+from duogp.bases.marginals import Marginals, Reading
 from duogp.kernels import Kernel, Scale
 from duogp.kernels.grams import StationaryGrams
 from duogp.kernels.profiles import Profile
 from duogp.kernels.stationary import Stationary
 from duogp.linalg import Numerics
-from duogp.whitening import InParts, Projection, carry_out, whole
+from duogp.whitening import Projection, carry_out, projection_for
 
 
 def suits(kernel: Kernel, inducing: Tensor, x: Tensor) -> bool:
@@ -38,16 +38,13 @@ def marginals_in_one(
     root: Tensor,
     numerics: Numerics,
     *,
-    in_parts: bool,
+    reading: Reading,
 ) -> Marginals:
-    """f(x) under q = N(mean, root rootᵀ), x [R, 1, n, d].
-
-    Not ``in_parts``: the parts of the variance are any that have the right sum.
-    """
+    """f(x) under q = N(mean, root rootᵀ), x [R, 1, n, d]; of the variance what will be read."""
     base, variance = kernel, None
     if isinstance(kernel, Scale):
         base, variance = kernel.kernel, kernel.variance().to(x.dtype).unsqueeze(-1)
-    projection = InParts() if in_parts else whole(inducing.shape[-2], x.shape[-2])
+    projection = projection_for(reading, inducing.shape[-2], x.shape[-2])
     if suits(base, inducing, x):
         assert isinstance(base, Stationary)
         profile = base.profile
@@ -62,7 +59,7 @@ def marginals_in_one(
         mu, *parts, info = carry_out(projection, K, base(inducing, x), mean, root)
         prior = base.diag(x)
     numerics.note(info)
-    if in_parts:
+    if reading == "parts":
         norm, explained = parts
         f = Marginals(mu, prior - norm, explained)
     else:

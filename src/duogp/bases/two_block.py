@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from duogp.bases.base import Basis
 from duogp.bases.linear_form import LinearForm, Probe
-from duogp.bases.marginals import Features, Marginals, Penalties
+from duogp.bases.marginals import Features, Marginals, Penalties, Reading
 from duogp.bases.one_step import marginals_in_one, suits
 from duogp.kernels.base import Kernel
 from duogp.linalg import Factor, Numerics, norm2
@@ -63,7 +63,7 @@ class TwoBlock(Basis):
         numerics: Numerics,
         *,
         with_omega: bool = False,
-        in_parts: bool = True,
+        reading: Reading = "parts",
     ) -> tuple[Marginals, Penalties]:
         """In a training step both blocks are one coupled basis on Z ∪ O with a block-diagonal S.
 
@@ -75,12 +75,12 @@ class TwoBlock(Basis):
             factors is None
             and not self.keep_record
             and all(type(block) in (CholeskyQ, CentredQ, ShrunkQ) for block, _ in self.q.parts())
-            and not (self.mean_only and in_parts)
+            and not (self.mean_only and reading == "parts")
             and self.inducing.shape[:-2] == self.orthogonal_inducing.shape[:-2]
             and suits(self.kernel, self.inducing, x)
         )
         if not in_one:
-            return super().evaluate(x, factors, numerics, with_omega=with_omega, in_parts=in_parts)
+            return super().evaluate(x, factors, numerics, with_omega=with_omega, reading=reading)
         q, both = self.q, torch.cat([self.inducing, self.orthogonal_inducing], -2)
         root = q.root()
         if self.mean_only:
@@ -89,7 +89,7 @@ class TwoBlock(Basis):
             whole = whole.expand(*root.shape[:-2], *whole.shape).clone()
             whole[..., :size, :size] = root
             root = whole
-        f = marginals_in_one(self.kernel, both, x, q.mean, root, numerics, in_parts=in_parts)
+        f = marginals_in_one(self.kernel, both, x, q.mean, root, numerics, reading=reading)
         return f, Penalties(q.penalty().sum(-1))
 
     def features(self, x: Tensor, factors: TwoBlockFactors) -> Features:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases import Basis, LinearForm, Marginals, Penalties, clamp_variance
+from duogp.bases.marginals import Reading
 from duogp.linalg import Numerics
 
 
@@ -74,12 +75,12 @@ class Live:
 class Penalised(Live):
     """Marginals, and what they cost; ``factors`` None: those of the moment, which a basis may do without.
 
-    ``in_parts`` False: of the variance only the whole is read.
+    ``reading``: what of the variance will be looked at.
     """
 
     numerics: Numerics
     with_omega: bool
-    in_parts: bool = True
+    reading: Reading = "parts"
     penalties: Penalties | None = field(default=None, init=False)
 
     def marginals(self, x: Tensor, samples: int) -> Marginals:
@@ -90,7 +91,7 @@ class Penalised(Live):
             factors = basis.factors(self.numerics)
         parts, costs = zip(
             *(
-                basis.evaluate(b, factors, self.numerics, with_omega=self.with_omega, in_parts=self.in_parts)
+                basis.evaluate(b, factors, self.numerics, with_omega=self.with_omega, reading=self.reading)
                 for b in blocks
             ),
             strict=True,

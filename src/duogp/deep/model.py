@@ -143,7 +143,9 @@ class DeepModel(Model):
 
     # -- the loss --------------------------------------------------------------------------------------------
 
-    def terms(self, batch: Batch, factors: Sequence[Any] | None = None) -> tuple[Tensor, Tensor]:
+    def terms(
+        self, batch: Batch, factors: Sequence[Any] | None = None, *, for_sum: bool = False
+    ) -> tuple[Tensor, Tensor]:
         layers = self.layers
         factors = [None] * len(layers) if factors is None else factors
         stages = [
@@ -152,7 +154,7 @@ class DeepModel(Model):
                 f,
                 self.numerics,
                 with_omega=self.uses_omega and layer.basis.has_omega,
-                in_parts=layer is self and reads_parts(self.objective),
+                reading="parts" if layer is not self or reads_parts(self.objective) else "whole",
             )
             for layer, f in zip(layers, factors, strict=True)
         ]
