@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import duogp
-from duogp.training import Problem, Stochastic, backends
+from duogp.training import Problem, Stochastic, Table, backends
+from duogp.training.joint import CompiledStep
 from fit_tables import table
 
 compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
@@ -34,6 +35,33 @@ def test_compiled_steps_are_the_eager_ones() -> None:
     for a, b in zip(compiled.model.parameters(), eager.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(compiled.predict(X).std, eager.predict(X).std, rtol=1e-6)
+
+
+@compiler
+def test_compiled_steps_see_new_draws() -> None:
+    X, y = table()
+    labels = (y > np.median(y)).astype(int) + (y > np.quantile(y, 0.8))
+    given = SETTINGS | {"likelihood": "softmax", "steps": 6}
+    compiled, eager = (duogp.fit(X, labels, "svgp", backend=b, **given) for b in ("compile", "eager"))
+    for a, b in zip(compiled.model.parameters(), eager.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
+
+
+@compiler
+def test_a_compiled_step_notes_a_failed_factorisation_and_sees_more_jitter() -> None:
+    X, y = table()
+    model = duogp.fit(X, y, "svgp", **SETTINGS | {"steps": 1}).model
+    step = CompiledStep(model, Table(torch.as_tensor(X), torch.as_tensor(y)[:, None]))
+    rows = torch.arange(7)[None]
+    with torch.no_grad():
+        model.basis.inducing.copy_(torch.zeros_like(model.basis.inducing))  # all points coincide
+        model.numerics.jitter.zero_()
+    step(rows)
+    assert model.numerics.failed.all()
+    model.numerics.failed.zero_()
+    model.numerics.jitter.fill_(1e-3)
+    assert torch.isfinite(step(rows)).all() and not model.numerics.failed.any()
+    assert torch.isfinite(model.basis.inducing.grad).all()
 
 
 def test_compiling_is_for_minibatch_steps() -> None:

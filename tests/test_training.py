@@ -15,6 +15,7 @@ import torch
 import duogp
 from duogp.errors import NumericalWarning
 from duogp.model import Batch
+from duogp.optim.adam import Adam
 from duogp.training import Minibatches, Scaling, Stochastic, Table, chunks, loop, make_schedule
 from duogp.training.guard import Guard
 from duogp.training.history import History, Record
@@ -456,3 +457,31 @@ def test_small_steps_take_one_thread_and_give_the_others_back():
     finally:
         torch.set_num_threads(before)
     assert seen == [1, 2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_adam_is_torchs(dtype: torch.dtype) -> None:
+    """Two groups, a rate that changes, a parameter that nobody differentiates."""
+    g = torch.Generator().manual_seed(0)
+    ours = [torch.randn(n, generator=g, dtype=dtype).requires_grad_() for n in (3, 5, 2)]
+    theirs = [p.detach().clone().requires_grad_() for p in ours]
+    adam = Adam(ours, 0.1, [0.0, 0.3, 0.0])
+    groups = [
+        {"params": theirs[:1] + theirs[2:], "weight_decay": 0.0},
+        {"params": theirs[1:2], "weight_decay": 0.3},
+    ]
+    reference = torch.optim.AdamW(groups, lr=0.1)
+    for i in range(5):
+        rate = 0.1 / (1 + i)
+        adam.rate = rate
+        for group in reference.param_groups:
+            group["lr"] = rate
+        for p, q in zip(ours[:2], theirs[:2], strict=True):
+            p.grad = torch.randn(p.shape, generator=g, dtype=dtype)
+            q.grad = p.grad.clone()
+        adam.step()
+        reference.step()
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p, q)
+    adam.zero_grad()
+    assert all(p.grad is None for p in ours)

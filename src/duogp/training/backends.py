@@ -1,7 +1,7 @@
 """How a step is executed: eagerly, compiled, or captured once as a CUDA graph and replayed.
 
 The same numbers every way, to rounding. `auto` captures on CUDA, always; on a CPU it compiles what has so
-many steps to come that the compiler's half minute is won back.
+many steps to come that the compiler's seconds are won back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from duogp.bases import Coupled
+from duogp.bases import Conditional, Coupled
 from duogp.kernels.deep import Deep
 from duogp.kernels.foreign import Foreign
 from duogp.nets import Linear
@@ -25,9 +25,10 @@ logger = logging.getLogger("duogp")
 
 Backend = Literal["auto", "eager", "compile", "graph"]
 
-#: Steps to come from which compiling pays: it takes 20 to 40 seconds and saves two or three milliseconds of a
-#: step with 200 inducing points (two cores). Measured for coupled bases only, so `auto` compiles no others.
-COMPILED_STEPS = 20_000
+#: Steps to come from which compiling pays. It takes 10 to 20 seconds and saves 2 to 8 milliseconds of a step
+#: (two cores; 20 to 800 inducing points: won back after 1,500 to 8,500 steps). `auto` compiles what that was
+#: measured for, coupled bases and decoupled conditionals.
+COMPILED_STEPS = 10_000
 
 
 class StepBackend(ABC):
@@ -214,7 +215,7 @@ def make_backend(
         if not compilable:
             raise ValueError("backend 'compile' is for minibatch steps without natural gradients")
         return Compiled(*given)
-    long = steps >= COMPILED_STEPS and isinstance(problem.model.basis, Coupled)
+    long = steps >= COMPILED_STEPS and isinstance(problem.model.basis, Coupled | Conditional)
     if name == "auto" and compilable and capturable and not on_cuda and long:
         return Compiled(*given, must=False)
     return Eager(*given)
