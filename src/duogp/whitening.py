@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,8 +41,8 @@ from duogp.triangles import inverse_of_lower
 if TYPE_CHECKING:
     from duogp.bases.marginals import Reading
 
-#: Below this size a triangular product is as quick as a full one.
-SMALLEST_BLOCK = 128
+#: Rows of a triangular matrix that are multiplied at once: fewer save more products, and each is slower.
+BLOCK_ROWS = 200
 #: From how many rows for each inducing point four large products and three small ones are the better choice.
 MANY_ROWS = 2.5
 
@@ -259,48 +260,47 @@ def substitutes(a: Tensor) -> bool:
 
 
 def lower_product(L: Tensor, H: Tensor) -> Tensor:
-    """L H for a lower triangular L: the zero quarter, and the zeros of the halves, are left out on a CPU."""
-    h = _half(L)
-    if not h:
+    """L H for a lower triangular L: blocks of rows, on a CPU, without the zeros to the right of them."""
+    cuts = _cuts(L)
+    if not cuts or not _same_batch(L, H):
         return L @ H
-    top = lower_product(L[..., :h, :h], H[..., :h, :])
-    bottom = lower_product(L[..., h:, h:], H[..., h:, :])
-    return torch.cat([top, bottom.add_(L[..., h:, :h] @ H[..., :h, :])], -2)
+    out = torch.empty_like(H)
+    for begin, end in cuts:
+        _product_into(out[..., begin:end, :], L[..., begin:end, :end], H[..., :end, :])
+    return out
 
 
 def upper_product(L: Tensor, H: Tensor) -> Tensor:
     """LᵀH for a lower triangular L."""
-    h = _half(L)
-    if not h:
+    cuts = _cuts(L)
+    if not cuts or not _same_batch(L, H):
         return L.mT @ H
-    top = upper_product(L[..., :h, :h], H[..., :h, :])
-    bottom = upper_product(L[..., h:, h:], H[..., h:, :])
-    return torch.cat([top.add_(L[..., h:, :h].mT @ H[..., h:, :]), bottom], -2)
+    out = torch.empty_like(H)
+    for begin, end in cuts:
+        _product_into(out[..., begin:end, :], L[..., begin:, begin:end].mT, H[..., begin:, :])
+    return out
 
 
 def lower_outer(A: Tensor, B: Tensor) -> Tensor:
-    """tril(A Bᵀ); what lies above the diagonal is not computed on a CPU."""
-    h = _half(A)
-    if not h:
+    """tril(A Bᵀ); what lies above the diagonal is, on a CPU, for the most part not computed."""
+    cuts = _cuts(A)
+    if not cuts or not _same_batch(A, B):
         return (A @ B.mT).tril_()
-    top = lower_outer(A[..., :h, :], B[..., :h, :])
-    bottom = lower_outer(A[..., h:, :], B[..., h:, :])
-    out = top.new_zeros(*top.shape[:-2], A.shape[-2], A.shape[-2])
-    out[..., :h, :h] = top
-    out[..., h:, h:] = bottom
-    out[..., h:, :h] = A[..., h:, :] @ B[..., :h, :].mT
+    out = A.new_zeros(*A.shape[:-1], A.shape[-2])
+    for begin, end in cuts:
+        _product_into(out[..., begin:end, :end], A[..., begin:end, :], B[..., :end, :].mT)
+        out[..., begin:end, begin:end].tril_()
     return out
 
 
 def gram_of(A: Tensor) -> Tensor:
     """A Aᵀ; on a CPU one triangle of it, in blocks of rows, and its mirror image."""
-    if not _half(A):
+    cuts = _cuts(A)
+    if not cuts:
         return A @ A.mT
-    M = A.shape[-2]
-    out = A.new_zeros(*A.shape[:-1], M)
-    for begin in range(0, M, 2 * SMALLEST_BLOCK):
-        end = min(begin + 2 * SMALLEST_BLOCK, M)
-        add_product(out[..., begin:end, :end], A[..., begin:end, :], A[..., :end, :].mT)
+    out = A.new_empty(*A.shape[:-1], A.shape[-2])
+    for begin, end in cuts:
+        _product_into(out[..., begin:end, :end], A[..., begin:end, :], A[..., :end, :].mT)
         out[..., :begin, begin:end] = out[..., begin:end, :begin].mT
     return out
 
@@ -359,7 +359,17 @@ def _same_batch(*matrices: Tensor) -> bool:
     return len({X.shape[:-2] for X in matrices}) == 1
 
 
-def _half(A: Tensor) -> int:
-    """Where to cut; 0: nowhere. A GPU does a full product faster than its parts, anything a small one."""
+def _product_into(out: Tensor, left: Tensor, right: Tensor) -> None:
+    # What stands in `out` is not read; a compiler takes this where it does not take an ``out=``.
+    out.flatten(0, -3).baddbmm_(left.flatten(0, -3), right.flatten(0, -3), beta=0.0)
+
+
+def _cuts(A: Tensor) -> list[tuple[int, int]]:
+    """Blocks of rows to make one after the other; none where one product is quicker than its parts.
+
+    On a GPU it is, and anywhere where it is small.
+    """
     M = A.shape[-2]
-    return M // 2 if M >= 2 * SMALLEST_BLOCK and not A.is_cuda else 0
+    count = 0 if A.is_cuda or A.dim() < 3 else M // BLOCK_ROWS
+    ends = [M * i // count for i in range(count + 1)] if count > 1 else []
+    return list(pairwise(ends))

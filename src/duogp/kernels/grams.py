@@ -84,7 +84,7 @@ class StationaryGrams:
         z_dtype, x_dtype, lengthscale_dtype = self.dtypes
         W = g_k.mul_(k_slope)
         towards, squares = weighted_differences(W, a, b)
-        W_zz = K_slope * g_K
+        W_zz = K_slope.to(g_K.dtype) * g_K  # no more digits than the gradient has
         W_zz = W_zz + W_zz.mT
         sums, weights = weighted_sums(W_zz, a)
         among = weights * a - sums
