@@ -121,6 +121,7 @@ def race(given: argparse.Namespace) -> list[dict[str, Any]]:
         warm_up=1 if given.quick else 2,
         rounds=given.rounds or (5 if given.quick else 7),
         seconds=5.0 if given.quick else 12.0 if on_cuda else 60.0,
+        compile_up_to=500 if given.quick else None,  # a compiler for more would take most of the minute
     )
     parts = ["steps"] if given.quick else given.parts
     path = given.output or (None if given.quick else RESULTS / f"race_{device.split(':')[0]}.json")

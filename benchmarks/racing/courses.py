@@ -43,6 +43,7 @@ class Options:
     warm_up: int = 2  # blocks
     rounds: int = 7
     seconds: float = 30.0  # of the rounds of one course
+    compile_up_to: int | None = None  # inducing points with which our CPU steps may be compiled; None: any
 
     @property
     def on_cuda(self) -> bool:
@@ -130,10 +131,12 @@ def steps(options: Options) -> list[Course]:
             if not options.on_cuda:
                 for library, python in options.peer_pythons.items():
                     peers[library] = partial(Remote, library, python, problem)
+            small = options.on_cuda or options.compile_up_to is None or m <= options.compile_up_to
+            backend = "auto" if small else "eager"
             out.append(
                 Course(
-                    "steps", "svgp step", m, dtype, partial(ours.Fit, problem, "svgp"), peers, flops,
-                    (m, m, options.batch), facts_of(problem),
+                    "steps", "svgp step", m, dtype, partial(ours.Fit, problem, "svgp", backend=backend),
+                    peers, flops, (m, m, options.batch), facts_of(problem, backend=backend),
                 )
             )  # fmt: skip
     return out
