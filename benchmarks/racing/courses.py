@@ -143,7 +143,7 @@ def steps(options: Options) -> list[Course]:
 
 
 def variants(options: Options) -> list[Course]:
-    sizes = tuple(m for m in (500, 1000) if m <= max(options.sizes)) or options.sizes[:1]
+    sizes = tuple(m for m in (500, 1000, 2000) if m <= max(options.sizes)) or options.sizes[:1]
     if not options.on_cuda:
         sizes = sizes[:1]
     out: list[Course] = []
@@ -160,7 +160,7 @@ def variants(options: Options) -> list[Course]:
 
 
 def _conditional(options: Options, m: int, dtype: str) -> list[Course]:
-    """Decoupled conditionals beside our own coupled step, as published (Ω of the batch) and without Ω."""
+    """Decoupled conditionals beside our own coupled step, with Ω over rows and without Ω."""
     out = []
     for what, omega, settings in (
         ("dcsvgp step", True, {}),
