@@ -29,6 +29,9 @@ from duogp.linalg import Factor, Numerics, norm2, project
 from duogp.variational import CholeskyQ, Q
 from duogp.whitening import BesideTheLast, carry_out
 
+#: Columns come in multiples of this.
+ALIGNED = 8
+
 
 class HybridFactors(NamedTuple):
     beta: Factor
@@ -95,11 +98,14 @@ class Hybrid(Basis):
         a64 = a.double()
         column = project(base(gamma.double(), z.double()), a64).to(x.dtype).unsqueeze(-1)
         root = self.q.root()
-        found = carry_out(BesideTheLast(), K, torch.cat([base(z, x), column], -1), self.q.mean, root)
+        n = x.shape[-2]
+        # Products of matrices whose rows begin anywhere are slow on a GPU.
+        idle = column.new_zeros(*column.shape[:-1], -(n + 1) % ALIGNED)
+        found = carry_out(BesideTheLast(), K, torch.cat([base(z, x), idle, column], -1), self.q.mean, root)
         *parts, info = found
         numerics.note(info)
         (mu, lifted), (norm, _), (explained, _), (along, length) = (
-            part.split([x.shape[-2], 1], -1) for part in parts
+            (part[..., :n], part[..., -1:]) for part in parts
         )
         length = length.squeeze(-1).double()
         mean = project(base(gamma, x), a)
