@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.linalg import solve_triangular
+from torch.nn.functional import pad
 
 from duogp.triangles import inverse_of_lower
 
@@ -262,35 +263,27 @@ def substitutes(a: Tensor) -> bool:
 def lower_product(L: Tensor, H: Tensor) -> Tensor:
     """L H for a lower triangular L: blocks of rows, on a CPU, without the zeros to the right of them."""
     cuts = _cuts(L)
-    if not cuts or not _same_batch(L, H):
+    if not cuts:
         return L @ H
-    out = torch.empty_like(H)
-    for begin, end in cuts:
-        _product_into(out[..., begin:end, :], L[..., begin:end, :end], H[..., :end, :])
-    return out
+    return torch.cat([L[..., begin:end, :end] @ H[..., :end, :] for begin, end in cuts], -2)
 
 
 def upper_product(L: Tensor, H: Tensor) -> Tensor:
     """LᵀH for a lower triangular L."""
     cuts = _cuts(L)
-    if not cuts or not _same_batch(L, H):
+    if not cuts:
         return L.mT @ H
-    out = torch.empty_like(H)
-    for begin, end in cuts:
-        _product_into(out[..., begin:end, :], L[..., begin:, begin:end].mT, H[..., begin:, :])
-    return out
+    return torch.cat([L[..., begin:, begin:end].mT @ H[..., begin:, :] for begin, end in cuts], -2)
 
 
 def lower_outer(A: Tensor, B: Tensor) -> Tensor:
     """tril(A Bᵀ); what lies above the diagonal is, on a CPU, for the most part not computed."""
     cuts = _cuts(A)
-    if not cuts or not _same_batch(A, B):
+    if not cuts:
         return (A @ B.mT).tril_()
-    out = A.new_zeros(*A.shape[:-1], A.shape[-2])
-    for begin, end in cuts:
-        _product_into(out[..., begin:end, :end], A[..., begin:end, :], B[..., :end, :].mT)
-        out[..., begin:end, begin:end].tril_()
-    return out
+    M = A.shape[-2]
+    rows = [pad(A[..., begin:end, :] @ B[..., :end, :].mT, (0, M - end)) for begin, end in cuts]
+    return torch.cat(rows, -2).tril_()
 
 
 def gram_of(A: Tensor) -> Tensor:
