@@ -16,19 +16,27 @@ from duogp.variational import CholeskyQ
 POINTS, ROWS, DIMS = 11, 9, 3
 
 
-def problem(shape: tuple[int, int], scaled: tuple[bool, bool], dtype: torch.dtype, points: int = POINTS):
+def problem(
+    shape: tuple[int, int],
+    scaled: tuple[bool, bool],
+    dtype: torch.dtype,
+    points: int = POINTS,
+    shared: tuple[bool, bool] = (False, False),
+):
+    """``shared``: whether all latent functions have one kernel, and one mean kernel, and so one Z."""
     g = torch.Generator().manual_seed(0)
 
     def draw(*size: int) -> torch.Tensor:
         return torch.randn(*size, generator=g, dtype=torch.float64).to(dtype)
 
-    def kernel(base: type[Kernel], with_variance: bool) -> Kernel:
+    def kernel(base: type[Kernel], with_variance: bool, one_for_all: bool) -> Kernel:
         made = Scale(base(DIMS)) if with_variance else base(DIMS)
-        return batched(made, shape).to(dtype)
+        return batched(made, (shape[0], 1) if one_for_all else shape).to(dtype)
 
     q = CholeskyQ(points, shape).to(dtype)
     basis = Conditional(
-        kernel(RBF, scaled[0]), kernel(Matern52, scaled[1]), draw(*shape, points, DIMS), q,
+        kernel(RBF, scaled[0], shared[0]), kernel(Matern52, scaled[1], shared[1]),
+        draw(shape[0], 1 if any(shared) else shape[1], points, DIMS), q,
         omega="rows", mean_jitter=1e-3,
     ).to(dtype)  # fmt: skip
     with torch.no_grad():
@@ -62,11 +70,24 @@ def test_it_is_the_general_step(shape, scaled, with_omega):
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-10, atol=1e-11, msg=name)
 
 
+@pytest.mark.parametrize("with_omega", [False, True])
+@pytest.mark.parametrize("scaled", [(False, False), (True, True)])
+@pytest.mark.parametrize("shared", [(True, True), (True, False), (False, True)])
+def test_latent_functions_may_share_kernels(shared, scaled, with_omega):
+    basis, x, weights, numerics = problem((2, 3), scaled, torch.float64, shared=shared)
+    found, gradients = outcome(Conditional.evaluate, basis, x, weights, numerics, with_omega)
+    expected, others = outcome(Basis.evaluate, basis, x, weights, numerics, with_omega)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    for name, gradient in others.items():
+        torch.testing.assert_close(gradients[name], gradient, rtol=1e-10, atol=1e-11, msg=name)
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2)])
 def test_products_with_an_inverse_give_the_same(shape, monkeypatch):
     """What a GPU does, on a CPU."""
     monkeypatch.setattr(whitening, "substitutes", lambda _: False)
     test_it_is_the_general_step(shape, (True, True), True)
+    test_latent_functions_may_share_kernels((True, True), (True, True), True)
 
 
 def test_sizes_at_which_triangles_are_cut_in_blocks():

@@ -218,10 +218,9 @@ class _DecoupledStep(torch.autograd.Function):
         g_norm = -s * g_residual
         if ctx.with_omega:
             half = (0.5 * rho * g_omega).unsqueeze(-1) / kept.u  # gδ
-            g_norm = g_norm + half * kept.disagreement / kept.u
+            g_norm = g_norm + (half * kept.disagreement / kept.u).sum_to_size(g_norm.shape)
             twice = 2.0 * half
             g_E, g_t = E * twice.unsqueeze(-2), t * twice
-        g_norm = g_norm.sum_to_size(phi.shape[:-2] + phi.shape[-1:])
         with Beside(phi.device) as side:
             g_phi = phi * (2.0 * g_norm).unsqueeze(-2)
             if g_E is not None and g_t is not None:
@@ -241,10 +240,9 @@ class _DecoupledStep(torch.autograd.Function):
             g_A = less_outer_below(g_A, phi, g_E)
             g_c = g_c - (phi @ g_t.unsqueeze(-1)).squeeze(-1)
             g_W, g_mu = g_W + g_E, g_mu + g_t
-        g_ratio = g_kl.sum_to_size(V.shape[:-2]).unsqueeze(-1)
         with side:
             P = lower_outers(T, (g_phi, phi, 1), (g_A, A, 1), (g_c.unsqueeze(-1), c.unsqueeze(-1), 1))
-            P.diagonal(dim1=-2, dim2=-1).sub_(g_ratio)
+            P.diagonal(dim1=-2, dim2=-1).sub_(g_kl.sum_to_size(T.shape[:-2]).unsqueeze(-1))
             from_k = grams.backward(kept_k, gradient_of_gram(T, P), g_k, with_x=with_x)
         Y = V.mT @ g_A
         y = V.mT @ g_c.unsqueeze(-1)
@@ -257,7 +255,7 @@ class _DecoupledStep(torch.autograd.Function):
             lower_product(root, g_W).addcmul_(mean.unsqueeze(-1), g_mu.unsqueeze(-2)).sum_to_size(psi.shape)
         )
         P_mean = lower_outers(U, (g_psi, psi, 1), (Y, root, -1), (y, mean.unsqueeze(-1), -1))
-        P_mean.diagonal(dim1=-2, dim2=-1).add_(g_ratio)
+        P_mean.diagonal(dim1=-2, dim2=-1).add_(g_kl.sum_to_size(U.shape[:-2]).unsqueeze(-1))
         g_Q, g_q = gradient_of_gram(U, P_mean), solve_transposed(U, g_psi)
         from_q = mean_grams.backward(kept_q, g_Q, g_q, with_x=with_x)
         side.join()
@@ -292,7 +290,7 @@ def _gradients_of_variances(
 ) -> tuple[Tensor, Tensor]:
     s, s_mean = kept.s, kept.s_mean
     g_rho = 0.5 * g_kl * (kept.spread - kept.mean.shape[-1] / rho) + g_omega * kept.omega / rho
-    g_s = (g_residual * kept.u).sum(-1) - g_rho * rho / s
-    g_s_mean = (g_mean * kept.mu).sum(-1) / (2.0 * s_mean.sqrt())
-    g_s_mean = g_s_mean + (g_explained * kept.explained).sum(-1) + g_rho / s
-    return g_s.sum_to_size(s.shape), g_s_mean.sum_to_size(s_mean.shape)
+    of_means = (g_mean * kept.mu).sum(-1) / (2.0 * s_mean.sqrt()) + (g_explained * kept.explained).sum(-1)
+    g_s = (g_residual * kept.u).sum(-1).sum_to_size(s.shape) - (g_rho * rho / s).sum_to_size(s.shape)
+    # Latent functions that share a kernel share its variance.
+    return g_s, of_means.sum_to_size(s_mean.shape) + (g_rho / s).sum_to_size(s_mean.shape)
