@@ -25,10 +25,11 @@ Backward, for gradients gf, ge′, gr, gΩ, gKL of these:
 
 (as in `duogp.whitening`: the lower triangle of Lᵀ tril(L⁻ᵀ X) is that of X; gV = gA Fᵀ + gc mᵀ is not needed,
 since gV Vᵀ = gA Aᵀ + gc cᵀ and Vᵀ gV = Y Fᵀ + y mᵀ). V, A and F being lower triangular, nobody looks at what
-gA or Y have above the diagonal. What belongs to k and what
-belongs to q meet only in V: on a GPU they run side by side, and so does what is small beside what is large.
-A GPU takes as long for ten numbers as for a thousand, and automatic differentiation of the second block of
-formulas would be two hundred such steps, a tenth of the time.
+gA or Y have above the diagonal.
+
+What belongs to k and what belongs to q meet only in V: on a GPU they run side by side, and so does what is
+small beside what is large. A GPU takes as long for ten numbers as for a thousand; by automatic
+differentiation the variances, KL and Ω were two hundred such steps, a tenth of the time.
 """
 
 from __future__ import annotations
