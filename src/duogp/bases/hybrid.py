@@ -26,6 +26,7 @@ from duogp.bases.marginals import Features, Marginals, Penalties, Reading
 from duogp.kernels import Scale
 from duogp.kernels.base import Kernel
 from duogp.linalg import Factor, Numerics, norm2, project
+from duogp.streams import Beside
 from duogp.variational import CholeskyQ, Q
 from duogp.whitening import BesideTheLast, carry_out
 
@@ -94,22 +95,25 @@ class Hybrid(Basis):
         if factors is not None or self.keep_record or type(self.q) is not CholeskyQ or not alone:
             return super().evaluate(x, factors, numerics, with_omega=with_omega, reading=reading)
         base = self.kernel.kernel if isinstance(self.kernel, Scale) else self.kernel
-        K, _ = numerics.jittered(base(z.double(), z.double()))
-        a64 = a.double()
-        column = project(base(gamma.double(), z.double()), a64).to(x.dtype).unsqueeze(-1)
-        root = self.q.root()
         n = x.shape[-2]
+        with Beside(x.device) as side:  # what only γ is asked about, backward too
+            a64 = a.double()
+            column = project(base(gamma.double(), z.double()), a64).to(x.dtype).unsqueeze(-1)
+            mean = project(base(gamma, x), a)
+            norm2_of_gamma = self._quadratic(base, gamma.double(), a64)
+        K, _ = numerics.jittered(base(z.double(), z.double()))
+        k, root = base(z, x), self.q.root()
+        side.join()
         # Products of matrices whose rows begin anywhere are slow on a GPU.
         idle = column.new_zeros(*column.shape[:-1], -(n + 1) % ALIGNED)
-        found = carry_out(BesideTheLast(), K, torch.cat([base(z, x), idle, column], -1), self.q.mean, root)
+        found = carry_out(BesideTheLast(), K, torch.cat([k, idle, column], -1), self.q.mean, root)
         *parts, info = found
         numerics.note(info)
         (mu, lifted), (norm, _), (explained, _), (along, length) = (
             (part[..., :n], part[..., -1:]) for part in parts
         )
         length = length.squeeze(-1).double()
-        mean = project(base(gamma, x), a)
-        quadratic = self._quadratic(base, gamma.double(), a64) - length
+        quadratic = norm2_of_gamma - length
         # φ and φ_γa grow with the root of the kernel's variance.
         variance = self.kernel.variance().to(x.dtype) if isinstance(self.kernel, Scale) else x.new_ones(1)
         kl = self.q.penalty(root) + 0.5 * variance * quadratic
