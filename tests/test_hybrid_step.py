@@ -48,3 +48,18 @@ def test_it_is_the_general_step(replicates, scaled, orthogonal, columns):
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     for name, gradient in others.items():
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-10, atol=1e-11, msg=name)
+
+
+def test_columns_are_drawn_without_repetition_until_none_are_left():
+    kernel = batched(RBF(2), (2, 1))
+    q = CholeskyQ(3, (2, 1))
+    basis = Hybrid(kernel, torch.randn(2, 1, 3, 2), torch.randn(2, 1, 10, 2), q, columns=3)
+    generators = [torch.Generator().manual_seed(i) for i in range(2)]
+    seen = []
+    for _ in range(6):
+        basis.draw(generators)
+        seen.append(basis.columns_index.clone())
+    for part in (seen[:3], seen[3:]):
+        for rows in zip(*part, strict=True):  # of one replicate
+            assert len(set(torch.cat(rows).tolist())) == 9
+    assert not torch.equal(torch.cat(seen[:3]), torch.cat(seen[3:]))

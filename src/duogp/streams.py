@@ -5,8 +5,7 @@ the same time on a second stream; in a captured step the two become parallel bra
 than on CUDA the body simply runs where it stands.
 
 Memory: what the body makes may be used after `join`, what it reads must be alive until then. Nothing more is
-needed, because every fork waits for all that the first stream was given before. Automatic differentiation
-goes back on the stream that it came by, and waits where the two meet.
+needed, because every fork waits for all that the first stream was given before.
 """
 
 from __future__ import annotations

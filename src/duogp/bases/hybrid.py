@@ -26,7 +26,6 @@ from duogp.bases.marginals import Features, Marginals, Penalties, Reading
 from duogp.kernels import Scale
 from duogp.kernels.base import Kernel
 from duogp.linalg import Factor, Numerics, norm2, project
-from duogp.streams import Beside
 from duogp.variational import CholeskyQ, Q
 from duogp.whitening import BesideTheLast, carry_out
 
@@ -67,12 +66,20 @@ class Hybrid(Basis):
         if columns is not None and columns < mean_inducing.shape[-2]:
             index = torch.zeros(inducing.shape[0], columns, dtype=torch.long)
         self.register_buffer("columns_index", index, persistent=False)
+        self._order: Tensor | None = None
+        self._drawn = 0
 
     def draw(self, generators: Sequence[torch.Generator]) -> None:
-        if self.columns_index is not None:
-            size, count = self.a.shape[-1], self.columns_index.shape[-1]
-            for row, g in zip(self.columns_index, generators, strict=True):
-                row.copy_(torch.randperm(size, generator=g, device=g.device)[:count])
+        """The next columns of a random order; a new order when too few of the last are left."""
+        if self.columns_index is None:
+            return
+        size, count = self.a.shape[-1], self.columns_index.shape[-1]
+        used_up = self._drawn + count > size
+        if self._order is None or used_up or self._order.shape != (len(generators), size):  # γ may have grown
+            orders = [torch.randperm(size, generator=g, device=g.device) for g in generators]
+            self._order, self._drawn = torch.stack(orders), 0
+        self.columns_index.copy_(self._order[:, self._drawn : self._drawn + count])
+        self._drawn += count
 
     def factors(self, numerics: Numerics) -> HybridFactors:
         z, gamma, a = self.inducing.double(), self.mean_inducing.double(), self.a.double()
@@ -96,14 +103,9 @@ class Hybrid(Basis):
             return super().evaluate(x, factors, numerics, with_omega=with_omega, reading=reading)
         base = self.kernel.kernel if isinstance(self.kernel, Scale) else self.kernel
         n = x.shape[-2]
-        with Beside(x.device) as side:  # what only γ is asked about, backward too
-            a64 = a.double()
-            column = project(base(gamma.double(), z.double()), a64).to(x.dtype).unsqueeze(-1)
-            mean = project(base(gamma, x), a)
-            norm2_of_gamma = self._quadratic(base, gamma.double(), a64)
         K, _ = numerics.jittered(base(z.double(), z.double()))
+        column = project(base(gamma, z), a).unsqueeze(-1)  # it is whitened in this precision too
         k, root = base(z, x), self.q.root()
-        side.join()
         # Products of matrices whose rows begin anywhere are slow on a GPU.
         idle = column.new_zeros(*column.shape[:-1], -(n + 1) % ALIGNED)
         found = carry_out(BesideTheLast(), K, torch.cat([k, idle, column], -1), self.q.mean, root)
@@ -113,7 +115,8 @@ class Hybrid(Basis):
             (part[..., :n], part[..., -1:]) for part in parts
         )
         length = length.squeeze(-1).double()
-        quadratic = norm2_of_gamma - length
+        mean = project(base(gamma, x), a)
+        quadratic = self._quadratic(base, gamma.double(), a.double()) - length
         # φ and φ_γa grow with the root of the kernel's variance.
         variance = self.kernel.variance().to(x.dtype) if isinstance(self.kernel, Scale) else x.new_ones(1)
         kl = self.q.penalty(root) + 0.5 * variance * quadratic
