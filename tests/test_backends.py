@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import duogp
+from duogp.kernels import RBF
 from duogp.training import Problem, Stochastic, Table, backends
 from duogp.training.joint import CompiledStep
 from fit_tables import table
@@ -45,6 +46,48 @@ def test_compiled_steps_see_new_draws() -> None:
     compiled, eager = (duogp.fit(X, labels, "svgp", backend=b, **given) for b in ("compile", "eager"))
     for a, b in zip(compiled.model.parameters(), eager.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
+
+
+@compiler
+def test_compiled_steps_of_replicates_see_new_draws() -> None:
+    X, y = table()
+    labels = (y > np.median(y)).astype(int) + (y > np.quantile(y, 0.8))
+    given = SETTINGS | {"likelihood": "softmax", "steps": 6}
+    rows = [np.arange(len(X))] * 2
+    compiled, eager = (
+        duogp.fit_replicates(X, labels, rows, "svgp", backend=b, **given) for b in ("compile", "eager")
+    )
+    for c, e in zip(compiled, eager, strict=True):
+        np.testing.assert_allclose(c.predict(X).probabilities, e.predict(X).probabilities, atol=1e-8)
+
+
+class Turned(RBF):
+    """Of W x: the gradient of W comes transposed."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.W = torch.nn.Parameter(torch.tensor([[1.0, 0.3], [-0.2, 0.9]], dtype=torch.float64))
+
+    def covariance(self, x1: torch.Tensor, x2: torch.Tensor, lengthscale: torch.Tensor) -> torch.Tensor:
+        return super().covariance(x1 @ self.W.mT.to(x1), x2 @ self.W.mT.to(x2), lengthscale)
+
+
+@compiler
+def test_gradients_of_compiled_steps_lie_as_their_parameters() -> None:
+    X, y = table()
+    compiled, eager = (
+        duogp.fit(X, y, "svgp", kernel=Turned(), backend=b, **SETTINGS) for b in ("compile", "eager")
+    )
+    np.testing.assert_allclose(compiled.predict(X).mean, eager.predict(X).mean, atol=1e-8)
+
+
+def test_a_formula_of_ones_own_is_trained_and_predicted_with() -> None:
+    X, y = table()
+    gp = duogp.fit(X, y, "svgp", kernel=Turned(), **SETTINGS)
+    moved = gp.model.basis.kernel.W.detach() - Turned().W.detach()  # it has a gradient
+    assert moved.abs().max() > 1e-3
+    np.testing.assert_allclose(gp.predict_mean(X), gp.predict(X).mean, atol=1e-10)
+    np.testing.assert_allclose(gp.predict(X, in_parts=False).std, gp.predict(X).std, atol=1e-8)
 
 
 @compiler

@@ -41,6 +41,7 @@ from duogp.kernels import Kernel, Scale, Stationary
 from duogp.kernels.distance import centred
 from duogp.kernels.grams import weighted_differences
 from duogp.kernels.profiles import Profile, weighted_sums
+from duogp.kernels.stationary import profile_of
 from duogp.likelihoods.gaussian import LOG_2PI, GaussianLikelihood
 from duogp.linalg import Factor
 from duogp.model import Batch, Model
@@ -277,7 +278,7 @@ def _beside(vectors: Tensor, matrices: Tensor) -> Tensor:
 
 def cross_covariance(kernel: Kernel, points: Tensor, x: Tensor) -> Tensor:
     """k(Z, x), with a backward pass of its own where the kernel has a profile."""
-    profile = kernel.profile if isinstance(kernel, Stationary) else None
+    profile = profile_of(kernel)
     if profile is None or not points.shape[-1] == x.shape[-1] == getattr(kernel, "dims", None):
         return kernel(points, x)
     assert isinstance(kernel, Stationary)

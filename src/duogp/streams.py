@@ -47,10 +47,6 @@ class Beside:
             first.wait_stream(second)
 
 
-def second_stream(device: torch.device) -> Any:
-    return another_stream(device, 2)
-
-
 @lru_cache
 def another_stream(device: torch.device, number: int) -> Any:
     return torch.cuda.Stream(device)

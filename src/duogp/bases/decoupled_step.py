@@ -216,7 +216,7 @@ class _DecoupledStep(torch.autograd.Function):
         s, s_mean = kept.s.unsqueeze(-1), kept.s_mean.unsqueeze(-1)
         rho = kept.s_mean / kept.s
         g_E, g_t = None, None
-        g_norm = -s * g_residual
+        g_norm = (-s * g_residual).sum_to_size(kept.u.shape)
         if ctx.with_omega:
             half = (0.5 * rho * g_omega).unsqueeze(-1) / kept.u  # gδ
             g_norm = g_norm + (half * kept.disagreement / kept.u).sum_to_size(g_norm.shape)

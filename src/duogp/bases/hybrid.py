@@ -67,6 +67,7 @@ class Hybrid(Basis):
             index = torch.zeros(inducing.shape[0], columns, dtype=torch.long)
         self.register_buffer("columns_index", index, persistent=False)
         self._order: Tensor | None = None
+        self._source: tuple[int, ...] = ()
         self._drawn = 0
 
     def draw(self, generators: Sequence[torch.Generator]) -> None:
@@ -74,10 +75,11 @@ class Hybrid(Basis):
         if self.columns_index is None:
             return
         size, count = self.a.shape[-1], self.columns_index.shape[-1]
-        used_up = self._drawn + count > size
-        if self._order is None or used_up or self._order.shape != (len(generators), size):  # γ may have grown
-            orders = [torch.randperm(size, generator=g, device=g.device) for g in generators]
-            self._order, self._drawn = torch.stack(orders), 0
+        source = size, *(id(g) for g in generators)  # γ may grow, and another training begin
+        if self._order is None or self._source != source or self._drawn + count > size:
+            pairs = zip(self.columns_index, generators, strict=True)
+            self._order = torch.stack([torch.randperm(size, generator=g, device=g.device) for _, g in pairs])
+            self._source, self._drawn = source, 0
         self.columns_index.copy_(self._order[:, self._drawn : self._drawn + count])
         self._drawn += count
 

@@ -17,7 +17,7 @@ from duogp.bases.marginals import Marginals, Reading
 from duogp.kernels import Kernel, Scale
 from duogp.kernels.grams import StationaryGrams
 from duogp.kernels.profiles import Profile
-from duogp.kernels.stationary import Stationary
+from duogp.kernels.stationary import Stationary, profile_of
 from duogp.linalg import Numerics
 from duogp.whitening import Projection, carry_out, projection_for
 
@@ -25,8 +25,9 @@ from duogp.whitening import Projection, carry_out, projection_for
 def suits(kernel: Kernel, inducing: Tensor, x: Tensor) -> bool:
     """Whether a kernel is a function of r², times a variance at most, of rows like the points."""
     base = kernel.kernel if isinstance(kernel, Scale) else kernel
-    if not isinstance(base, Stationary) or base.profile is None:
+    if profile_of(base) is None:
         return False
+    assert isinstance(base, Stationary)
     return inducing.shape[-1] == x.shape[-1] == base.dims
 
 

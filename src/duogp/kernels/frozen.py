@@ -13,7 +13,7 @@ from torch import Tensor
 
 from duogp.kernels.base import Kernel
 from duogp.kernels.profiles import Profile, right
-from duogp.kernels.stationary import Stationary
+from duogp.kernels.stationary import Stationary, profile_of
 
 #: Points so far from their centre, in squared lengthscales, that r² of what coincides with them may have an
 #: error of some 1e-9: up to here a wrong sign of r² goes unnoticed in exp(−r²/2). A row is either as near to
@@ -33,7 +33,7 @@ class FrozenColumns:
     @torch.no_grad()
     def of(cls, kernel: Kernel, points: Tensor) -> FrozenColumns | None:
         """None where the kernel is of another kind."""
-        profile = kernel.profile if isinstance(kernel, Stationary) else None
+        profile = profile_of(kernel)
         if profile is None or points.shape[-1] != getattr(kernel, "dims", None) or not points.numel():
             return None
         assert isinstance(kernel, Stationary)

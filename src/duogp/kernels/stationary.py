@@ -92,6 +92,13 @@ class Stationary(Kernel):
         return draws.normal((*self.batch_shape, self.dims, num), lengthscale, generator) / lengthscale
 
 
+def profile_of(kernel: Kernel) -> Profile | None:
+    """The profile behind a kernel's formula; None where there is none, or a subclass has another formula."""
+    if not isinstance(kernel, Stationary) or type(kernel).forward is not Stationary.forward:
+        return None
+    return kernel.profile if type(kernel).covariance in (RBF.covariance, Matern.covariance) else None
+
+
 class RBF(Stationary):
     """exp(−r²/2)."""
 

@@ -29,31 +29,37 @@ class CompiledStep:
     def __init__(self, model: Model, table: Table) -> None:
         self._loss = _Loss(model)
         self._table = table
+        self._changed: list[str] = []  # buffers that a step writes to
+        self._learned: list[str] = []  # parameters that have a gradient
+        self._compiled: Callable[..., Any] | None = None
+
+    def _compile(self, rows: Tensor) -> Callable[..., Any]:
+        """Not before the first step: the first draw of a batch may still put a buffer in another's place."""
         self._parameters = {name: p for name, p in self._loss.named_parameters() if p.requires_grad}
         self._buffers = dict(self._loss.named_buffers())
-        self._columns = {name: t for name in COLUMNS if (t := getattr(table, name)) is not None}
+        self._columns = {name: t for name in COLUMNS if (t := getattr(self._table, name)) is not None}
         self._inputs = [
             [p.detach() for p in self._parameters.values()],  # the same memory
             list(self._buffers.values()),
             list(self._columns.values()),
         ]
-        self._changed: list[str] = []  # buffers that a step writes to
-        self._learned: list[str] = []  # parameters that have a gradient
-        self._compiled: Callable[..., Any] | None = None
+        graph = make_fx(lambda *given: self._loss_and_gradients(*given))(*self._inputs, rows)
+        # It will see the same tensors in the same state for ever: guards would find nothing, which takes them
+        # a tenth of a small step.
+        unguarded: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+        return torch.compile(graph, fullgraph=True, dynamic=False, options=unguarded)
 
     def __call__(self, rows: Tensor) -> Tensor:
         if self._compiled is None:
-            graph = make_fx(lambda *given: self._loss_and_gradients(*given))(*self._inputs, rows)
-            # It will see the same tensors in the same state for ever: guards would find nothing, which takes
-            # them a tenth of a small step.
-            unguarded: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-            self._compiled = torch.compile(graph, fullgraph=True, dynamic=False, options=unguarded)
+            self._compiled = self._compile(rows)
         with torch.no_grad():
             loss, gradients, changed = self._compiled(*self._inputs, rows)
             for name, value in zip(self._changed, changed, strict=True):
                 self._buffers[name].copy_(value)
-        for name, gradient in zip(self._learned, gradients, strict=True):
-            self._parameters[name].grad = gradient
+            for name, gradient in zip(self._learned, gradients, strict=True):
+                p = self._parameters[name]
+                # Adam walks through memory: a gradient must lie there as its parameter does.
+                p.grad = gradient if gradient.stride() == p.stride() else torch.empty_like(p).copy_(gradient)
         return loss
 
     def _loss_and_gradients(
