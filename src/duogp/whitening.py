@@ -145,8 +145,7 @@ class Whole(Projection):
         self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
     ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
         _, T, phi, info = whiten(K, k)
-        C = root @ root.mT
-        C.diagonal(dim1=-2, dim2=-1).sub_(1.0)
+        C = _less_prior(root)
         U = C @ phi
         mu = (mean.unsqueeze(-2) @ phi).squeeze(-2)
         return (mu, (phi * U).sum(-2), info), [T, phi, U, C, mean, root]
@@ -169,8 +168,7 @@ class Total(Projection):
         self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
     ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
         _, T, phi, info = whiten(K, k)
-        C = root @ root.mT
-        C.diagonal(dim1=-2, dim2=-1).sub_(1.0)
+        C = _less_prior(root)
         A = phi @ phi.mT
         change = (C * A).sum((-2, -1)) / k.shape[-1]
         mu = (mean.unsqueeze(-2) @ phi).squeeze(-2)
@@ -190,6 +188,13 @@ class Total(Projection):
         else:  # latent functions that share φ
             g_k += (a * g_mean.unsqueeze(-2)).sum_to_size(phi.shape)
         return gradient_of_gram(T, P), g_k, g_m, (A @ root).mul(twice).tril_()
+
+
+def _less_prior(root: Tensor) -> Tensor:
+    """S − I."""
+    C = root @ root.mT
+    C.diagonal(dim1=-2, dim2=-1).sub_(1.0)
+    return C
 
 
 class _Apply(torch.autograd.Function):
