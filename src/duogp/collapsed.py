@@ -261,15 +261,10 @@ class CollapsedObjective:
         model, once = self.model, len(self.chunks) == 1
         leaves, restore = _cut(factors)
         own = restore(leaves)
-        total: gram_bound.Sums | None = None
-        for chunk in self.chunks:
-            batch = chunk()
-            with torch.set_grad_enabled(once):
-                rows = gram_bound.Rows(model, batch, own)
-            total = rows.sums() if total is None else total + rows.sums()
-        assert total is not None
+        with torch.set_grad_enabled(once):
+            total, rows, by_row = self._sums(own)
         sums = total.leaves()
-        data = gram_bound.weighed(model, own, sums, by_row=batch.noise is not None)
+        data = gram_bound.weighed(model, own, sums, by_row=by_row)
         gram = data.precision()
         q = optimum(model, own, Statistics(gram, gram, data.moment.detach(), None)).as_q(model.basis.q)
         loss = data.loss(q.mean, q.S) / model.num_data + self._shared_loss(own, q)
@@ -287,9 +282,12 @@ class CollapsedObjective:
     def solve(self, factors: Any | None = None) -> Optimum:
         """The optimal q at the current hyperparameters."""
         factors = self.model.factors() if factors is None else factors
-        stats: Statistics | None = None
         if gram_bound.applies(self.model):
-            return optimum(self.model, factors, self._statistics_from_sums(factors))
+            sums, _, by_row = self._sums(factors)
+            data = gram_bound.weighed(self.model, factors, sums, by_row=by_row)
+            gram = data.precision()
+            return optimum(self.model, factors, Statistics(gram, gram, data.moment, None))
+        stats: Statistics | None = None
         for chunk in self.chunks:
             batch = chunk()
             features, mismatch = self._rows(batch, factors)
@@ -298,16 +296,15 @@ class CollapsedObjective:
         assert stats is not None
         return optimum(self.model, factors, stats)
 
-    def _statistics_from_sums(self, factors: Any) -> Statistics:
+    def _sums(self, factors: Any) -> tuple[gram_bound.Sums, gram_bound.Rows, bool]:
+        """Over all chunks, the last chunk's rows, and whether rows have noise of their own."""
         total: gram_bound.Sums | None = None
         for chunk in self.chunks:
             batch = chunk()
-            sums = gram_bound.Rows(self.model, batch, factors).sums()
-            total = sums if total is None else total + sums
+            rows = gram_bound.Rows(self.model, batch, factors)
+            total = rows.sums() if total is None else total + rows.sums()
         assert total is not None
-        data = gram_bound.weighed(self.model, factors, total, by_row=batch.noise is not None)
-        gram = data.precision()
-        return Statistics(gram, gram, data.moment, None)
+        return total, rows, batch.noise is not None
 
     @torch.no_grad()
     def _statistics(

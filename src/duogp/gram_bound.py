@@ -38,8 +38,7 @@ from torch import Tensor
 from duogp.bases.conditional import Conditional
 from duogp.bases.coupled import Coupled
 from duogp.kernels import Kernel, Scale, Stationary
-from duogp.kernels.distance import centred
-from duogp.kernels.grams import weighted_differences
+from duogp.kernels.grams import StationaryGrams, weighted_differences
 from duogp.kernels.profiles import Profile, weighted_sums
 from duogp.kernels.stationary import profile_of
 from duogp.likelihoods.gaussian import LOG_2PI, GaussianLikelihood
@@ -290,14 +289,11 @@ class _StationaryCross(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, profile: Profile, z: Tensor, x: Tensor, lengthscale: Tensor) -> Tensor:
-        a, b = centred(z, x)
-        inverse = lengthscale.double().reciprocal()
-        a, b = a * inverse, b * inverse
-        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        a, b = (points.expand(*batch, *points.shape[-2:]) for points in (a, b))
-        value, slope = profile.at(a, b, x.dtype)
+        grams = StationaryGrams(profile, z, x, lengthscale)
+        scaled = grams.scaled(z, x, lengthscale)
+        value, slope = grams.with_rows(scaled)
         ctx.profile, ctx.like = profile, [(t.shape, t.dtype) for t in (z, x, lengthscale)]
-        ctx.save_for_backward(a, b, inverse, slope)
+        ctx.save_for_backward(*scaled, slope)
         return value
 
     @staticmethod

@@ -369,5 +369,9 @@ def _cuts(A: Tensor) -> list[tuple[int, int]]:
     """
     M = A.shape[-2]
     count = 0 if A.is_cuda or A.dim() < 3 else M // BLOCK_ROWS
-    ends = [M * i // count for i in range(count + 1)] if count > 1 else []
-    return list(pairwise(ends))
+    return even_cuts(M, count) if count > 1 else []
+
+
+def even_cuts(M: int, count: int) -> list[tuple[int, int]]:
+    """Where so many blocks of M rows, as equal as may be, begin and end."""
+    return list(pairwise(M * i // count for i in range(count + 1)))

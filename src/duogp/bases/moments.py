@@ -13,7 +13,6 @@ blocks do with five eighths of the products.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from torch import Tensor
 from duogp.kernels import Kernel, Scale
 from duogp.kernels.frozen import FrozenColumns
 from duogp.linalg import project
+from duogp.whitening import even_cuts
 
 #: Rows of C in a block: fewer save more products, and each of them is slower.
 BLOCK_ROWS = 256
@@ -76,7 +76,11 @@ class SymmetricForm:
         kernel, variance = _unit(kernel, C.dtype)
         if variance is not None:
             C = C * variance.square()[..., None, None]
-        return cls(Columns.of(kernel, points), tuple(_below(C, *cut) for cut in _cuts(C.shape[-1])))
+        M = C.shape[-1]
+        return cls(
+            Columns.of(kernel, points),
+            tuple(_below(C, *cut) for cut in even_cuts(M, max(1, round(M / BLOCK_ROWS)))),
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.at(self.columns(x))
@@ -104,9 +108,3 @@ def _below(C: Tensor, begin: int, end: int) -> Tensor:
     block = C[..., begin:end, :end].clone()
     block[..., :begin] *= 2.0
     return block
-
-
-def _cuts(M: int) -> list[tuple[int, int]]:
-    count = max(1, round(M / BLOCK_ROWS))
-    ends = [M * i // count for i in range(count + 1)]
-    return list(pairwise(ends))
