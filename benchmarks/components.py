@@ -42,12 +42,12 @@ from duogp.bench.measure import device_name, versions
 from duogp.data.benchmark import load
 from duogp.data.splits import components_protocol
 from duogp.errors import NumericalWarning
-from duogp.fitting import fit_replicates
-from duogp.gp import GP
+from duogp.fitting.fit import fit_replicates
 from duogp.kernels import RBF, Scale
 from duogp.methods import METHODS
 from duogp.plots import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION
-from duogp.prediction import ClassPrediction, Prediction
+from duogp.posterior.gp import GP
+from duogp.posterior.prediction import ClassPrediction, Prediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -41,9 +41,9 @@ from duogp.bench.results import Results
 from duogp.bench.suite import Suite, load_suite
 from duogp.data.benchmark import load
 from duogp.data.splits import Split, components_protocol
-from duogp.deep import DeepGP
 from duogp.errors import DuoGPWarning
 from duogp.plots import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION
+from duogp.posterior.deep import DeepGP
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -51,10 +51,10 @@ import duogp
 from duogp.bases import Exact
 from duogp.bench.measure import device_name, versions
 from duogp.data.benchmark import load
-from duogp.gp import GP
 from duogp.likelihoods import GaussianLikelihood
 from duogp.metrics import nmse
 from duogp.online import OnlineGP
+from duogp.posterior.gp import GP
 
 ROBOTS = ("kuka_iiwa14_inverse", "kuka_lwr_forward", "ur10_picknplace", "sarcos_test")
 MUJOCO = {"mujoco_halfcheetah": "HalfCheetah-v5", "mujoco_walker2d": "Walker2d-v5"}

@@ -39,16 +39,16 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bench.measure import device_name, versions
-from duogp.build import build_model
-from duogp.collapsed import CollapsedObjective
 from duogp.data.benchmark import load
 from duogp.data.splits import orth_protocol
 from duogp.errors import NumericalWarning
-from duogp.inducing import select_inducing
+from duogp.fitting.build import build_model
+from duogp.fitting.inducing import select_inducing
+from duogp.inference.closed_form import CollapsedObjective
 from duogp.kernels import Kernel
 from duogp.methods import METHODS
-from duogp.model import Batch, Model
-from duogp.settings import Settings
+from duogp.methods.settings import Settings
+from duogp.models.model import Batch, Model
 from duogp.training import Plan, Problem, Progression, train
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -30,7 +30,7 @@ from torch import Tensor
 from duogp.bench.measure import device_name, resolve_device, versions
 from duogp.data.benchmark import load
 from duogp.data.splits import orth_protocol
-from duogp.model import Model
+from duogp.models.model import Model
 from duogp.training import conditions, in_epochs
 from duogp.training.problems import Stochastic
 

@@ -15,7 +15,7 @@ from torch.linalg import inv
 
 from duogp.bases import Conditional, Separate, TwoBlock
 from duogp.kernels import Scale
-from duogp.model import Batch, Model
+from duogp.models.model import Batch, Model
 from duogp.objectives import GammaRobust, elbo, predictive, vfitc
 from duogp.variational import BlockQ, CholeskyQ, DiagonalQ, PointQ, Q, ShrunkQ
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from duogp.bases import Basis
 from duogp.kernels import RBF, Kernel, Scale
 from duogp.likelihoods import GaussianLikelihood
-from duogp.linalg import Numerics
 from duogp.means import LinearMean
-from duogp.model import Batch, Model
+from duogp.models.model import Batch, Model
+from duogp.numerics.factorisation import Numerics
+from duogp.numerics.parameters import Positive, batched
 from duogp.objectives import GammaRobust, elbo, predictive, vfitc
-from duogp.parameters import Positive, batched
 from duogp.variational import CholeskyQ, DiagonalQ, PointQ, Q
 
 DIMS = 2

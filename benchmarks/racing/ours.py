@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 import duogp
-from duogp.case import Case
-from duogp.gp import GP
+from duogp.fitting.dataset import Case
 from duogp.methods import METHODS
-from duogp.model import Model
-from duogp.settings import Settings
+from duogp.methods.settings import Settings
+from duogp.models.model import Model
+from duogp.posterior.gp import GP
 from duogp.training import conditions, in_epochs, settle
 from racing.clock import Contestant, now
 from racing.problem import LEARNING_RATE, Problem

@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any
 from duogp import bases, kernels, likelihoods, metrics, objectives
 from duogp._version import __version__
 from duogp.errors import DataWarning, DuoGPWarning, NumericalWarning
-from duogp.fitting import fit, fit_replicates
-from duogp.gp import GP
+from duogp.fitting.fit import fit, fit_replicates
+from duogp.io import load, save
 from duogp.methods import METHODS, Method
+from duogp.methods.settings import Settings
 from duogp.online import OnlineGP
-from duogp.prediction import ClassPrediction, Prediction
-from duogp.saving import load, save
-from duogp.settings import Settings
+from duogp.posterior.gp import GP
+from duogp.posterior.prediction import ClassPrediction, Prediction
 from duogp.training import History
 
 if TYPE_CHECKING:
-    from duogp.estimators import GPClassifier, GPRegressor
+    from duogp.sklearn import GPClassifier, GPRegressor
 
 __all__ = [
     "GP",

@@ -1,12 +1,12 @@
 """q(f): one file per row of the table of bases."""
 
 from duogp.bases.base import Basis
-from duogp.bases.components import LayerComponents
 from duogp.bases.conditional import Conditional
 from duogp.bases.coupled import Coupled
 from duogp.bases.exact import Exact
+from duogp.bases.frozen import LinearForm, Probe
 from duogp.bases.hybrid import Hybrid
-from duogp.bases.linear_form import LinearForm, Probe
+from duogp.bases.layer_components import LayerComponents
 from duogp.bases.marginals import Features, Marginals, Penalties, clamp_variance
 from duogp.bases.separate import Separate
 from duogp.bases.subspace import Subspace, SubspaceQ, optimal_decoupled

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from duogp.bases.linear_form import LinearForm
+from duogp.bases.frozen import LinearForm
 from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties, Reading, Recorded, RowMismatch
 from duogp.kernels.base import Kernel
-from duogp.linalg import Numerics
+from duogp.numerics.factorisation import Numerics
 from duogp.variational import Q
 
 

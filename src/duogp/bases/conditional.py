@@ -22,12 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis, with_density_offset
-from duogp.bases.decoupled_step import decoupled_in_one
-from duogp.bases.linear_form import LinearForm, Probe
+from duogp.bases.frozen import LinearForm, Probe
 from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties, Reading, RowMismatch
-from duogp.bases.one_step import suits
+from duogp.fused.conditional import decoupled_in_one
+from duogp.fused.coupled import suits
 from duogp.kernels.base import Kernel
-from duogp.linalg import Factor, Numerics, norm2
+from duogp.numerics.factorisation import Factor, Numerics, norm2
 from duogp.variational import CholeskyQ, Q
 
 Whitening = Literal["Q", "K"]

@@ -8,11 +8,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis, with_density_offset
-from duogp.bases.linear_form import LinearForm, Probe
+from duogp.bases.frozen import LinearForm, Probe
 from duogp.bases.marginals import Features, Marginals, Penalties, Reading
-from duogp.bases.one_step import marginals_in_one
+from duogp.fused.coupled import marginals_in_one
 from duogp.kernels.base import Kernel
-from duogp.linalg import Factor, Numerics, norm2
+from duogp.numerics.factorisation import Factor, Numerics, norm2
 from duogp.variational import CholeskyQ, Q
 
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis
-from duogp.bases.linear_form import LinearForm, Probe
+from duogp.bases.frozen import LinearForm, Probe
 from duogp.bases.marginals import Features
 from duogp.kernels.base import Kernel
 from duogp.likelihoods import GaussianLikelihood
-from duogp.linalg import Factor, Numerics, norm2
+from duogp.numerics.factorisation import Factor, Numerics, norm2
 from duogp.variational import PointQ, Q
 
 LOG_2PI = math.log(2 * math.pi)

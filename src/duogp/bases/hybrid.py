@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis
-from duogp.bases.linear_form import LinearForm, Probe
+from duogp.bases.frozen import LinearForm, Probe
 from duogp.bases.marginals import Features, Marginals, Penalties, Reading
+from duogp.fused.whitening import BesideTheLast, carry_out
 from duogp.kernels import Scale
 from duogp.kernels.base import Kernel
-from duogp.linalg import Factor, Numerics, norm2, project
+from duogp.numerics.factorisation import Factor, Numerics, norm2, project
 from duogp.variational import CholeskyQ, Q
-from duogp.whitening import BesideTheLast, carry_out
 
 #: Columns come in multiples of this.
 ALIGNED = 8

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from duogp.linalg import Numerics
+    from duogp.numerics.factorisation import Numerics
     from duogp.variational import Q
 
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis, with_density_offset
-from duogp.bases.linear_form import LinearForm, Probe
+from duogp.bases.frozen import LinearForm, Probe
 from duogp.bases.marginals import Features
 from duogp.kernels.base import Kernel
-from duogp.linalg import Factor, Numerics, norm2
+from duogp.numerics.factorisation import Factor, Numerics, norm2
 from duogp.variational import Q
 
 

@@ -27,11 +27,11 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis
-from duogp.bases.linear_form import LinearForm, Probe
+from duogp.bases.frozen import LinearForm, Probe
 from duogp.bases.marginals import Features
 from duogp.bases.subspace_prior import SubspaceState, squared_norm, subspace_kl
 from duogp.kernels.base import Kernel
-from duogp.linalg import Factor, Numerics, lower_root_of_inverse, norm2, project
+from duogp.numerics.factorisation import Factor, Numerics, lower_root_of_inverse, norm2, project
 from duogp.variational import Q
 
 Preconditioner = Literal["none", "jacobi", "nystrom"]

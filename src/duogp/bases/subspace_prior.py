@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from duogp.kernels.base import Kernel
-from duogp.linalg import project
+from duogp.numerics.factorisation import project
 
 
 class SubspaceState(NamedTuple):

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis
-from duogp.bases.linear_form import LinearForm, Probe
+from duogp.bases.frozen import LinearForm, Probe
 from duogp.bases.marginals import Features, Marginals, Penalties, Reading
-from duogp.bases.one_step import marginals_in_one, suits
+from duogp.fused.coupled import marginals_in_one, suits
 from duogp.kernels.base import Kernel
-from duogp.linalg import Factor, Numerics, norm2
+from duogp.numerics.factorisation import Factor, Numerics, norm2
 from duogp.variational import CentredQ, CholeskyQ, Q, ShrunkQ
 
 

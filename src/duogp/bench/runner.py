@@ -127,7 +127,7 @@ def run_job(job: Job, device: str) -> list[Row]:
 def evaluate(job: Job, device: str) -> list[Row]:
     """The part of the rows that needs a fit. Seconds are the job's, divided by its cells."""
     from duogp.data.splits import PROTOCOLS
-    from duogp.settings import Settings
+    from duogp.methods.settings import Settings
 
     cell = job[0]
     if cell.protocol not in PROTOCOLS:

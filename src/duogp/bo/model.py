@@ -27,10 +27,10 @@ from torch import Tensor
 
 from duogp.bo.posterior import Conditioned, Frozen, Path, Process, Selected
 from duogp.bo.refitting import STEPS, first_fit, refit
-from duogp.deep import DeepGP
-from duogp.gp import GP
 from duogp.likelihoods import GaussianLikelihood, Likelihood
 from duogp.methods import METHODS
+from duogp.posterior.deep import DeepGP
+from duogp.posterior.gp import GP
 
 
 class DuoGPModel(Model, FantasizeMixin):

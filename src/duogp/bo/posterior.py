@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases import LinearForm, clamp_variance
-from duogp.linalg import project
+from duogp.numerics.factorisation import project
 
 #: Added to a covariance that is conditioned on, relative to its prior: the rounding of c.
 ROUNDING = 1e-10

@@ -21,21 +21,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from duogp.assembly import NUM_INDUCING, prepare
 from duogp.bases import Basis, Conditional, Coupled, Exact
-from duogp.case import Case
 from duogp.data.targets import require_support
 from duogp.data.validation import as_matrix, as_row_vector, as_target
-from duogp.deep import DeepModel
 from duogp.errors import DataWarning
-from duogp.extractors import default_widths
-from duogp.fitting import fit
-from duogp.gp import GP
-from duogp.linalg import Factor
+from duogp.fitting.assembly import NUM_INDUCING, prepare
+from duogp.fitting.dataset import Case
+from duogp.fitting.extractors import default_widths
+from duogp.fitting.fit import fit
+from duogp.fitting.planning import Splits
 from duogp.methods import METHODS
-from duogp.model import Model
-from duogp.planning import Splits
-from duogp.settings import Settings, asdict_shallow
+from duogp.methods.settings import Settings, asdict_shallow
+from duogp.models.deep import DeepModel
+from duogp.models.model import Model
+from duogp.numerics.factorisation import Factor
+from duogp.posterior.gp import GP
 from duogp.training import Callback, settle, train
 from duogp.variational import CholeskyQ
 

@@ -21,15 +21,15 @@ import torch
 from duogp.bases import Exact
 from duogp.bo.candidates import Floats
 from duogp.bo.refitting import STEPS, first_fit, refit
-from duogp.gp import GP
+from duogp.io import load as load_model
 from duogp.kernels import Deep, Scale, Stationary
 from duogp.likelihoods import GaussianLikelihood
 from duogp.methods import METHODS
-from duogp.model import Model
-from duogp.parameters import Positive, Transform
-from duogp.prediction import Prediction
-from duogp.saving import load as load_model
-from duogp.settings import Settings
+from duogp.methods.settings import Settings
+from duogp.models.model import Model
+from duogp.numerics.parameters import Positive, Transform
+from duogp.posterior.gp import GP
+from duogp.posterior.prediction import Prediction
 from duogp.training import Progression
 
 #: Standard deviations of a uniform variable that make up its range.

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from duogp.streams import another_stream
+from duogp.numerics.streams import another_stream
 
 
 class Arriving:

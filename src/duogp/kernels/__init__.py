@@ -10,7 +10,7 @@ from typing import Any
 from duogp.kernels.adapter import GPyTorchKernel, is_gpytorch_kernel
 from duogp.kernels.base import FeatureMap, Kernel
 from duogp.kernels.compose import ActiveDims, Product, Scale, Sum
-from duogp.kernels.deep import Deep
+from duogp.kernels.deep_kernel import Deep
 from duogp.kernels.distance import squared_distance
 from duogp.kernels.finite import Constant, Linear
 from duogp.kernels.generalised import GeneralisedRBF, generalised_points

@@ -21,7 +21,7 @@ def is_gpytorch_kernel(value: object) -> bool:
 class GPyTorchKernel(Kernel):
     """A gpytorch kernel, evaluated densely.
 
-    Leading dimensions given by `duogp.parameters.batched` are looped over; a kernel with a gpytorch batch
+    Leading dimensions given by `numerics.parameters.batched` are looped over; a kernel with a gpytorch batch
     shape of its own is refused. It cannot be captured in a CUDA graph (gpytorch waits for the device) and has
     no pathwise samples.
     """
@@ -33,7 +33,7 @@ class GPyTorchKernel(Kernel):
         if len(kernel.batch_shape) > 0:
             raise ValueError(
                 f"{type(kernel).__name__} has the gpytorch batch shape {tuple(kernel.batch_shape)}: "
-                "construct it without one; duogp adds leading dimensions itself (duogp.parameters.batched)"
+                "construct it without one; duogp adds leading dimensions itself (numerics.parameters.batched)"
             )
         self.dense = Foreign(_Dense(kernel))
 

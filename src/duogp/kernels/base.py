@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from duogp.parameters import Positive
+from duogp.numerics.parameters import Positive
 
 FeatureMap = Callable[[Tensor], Tensor]
 
@@ -33,7 +33,7 @@ class Kernel(nn.Module, ABC):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """The leading shape that `duogp.parameters.batched` gave the parameters."""
+        """The leading shape that `duogp.numerics.parameters.batched` gave the parameters."""
         return torch.Size()
 
     # -- random features -------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from duogp.kernels import draws
 from duogp.kernels.base import FeatureMap, Kernel
-from duogp.parameters import Positive, Prior
+from duogp.numerics.parameters import Positive, Prior
 
 
 class Scale(Kernel):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from duogp.kernels import draws
 from duogp.kernels.base import FeatureMap, Kernel, check_dims
-from duogp.parameters import Positive, Prior
+from duogp.numerics.parameters import Positive, Prior
 
 
 class Linear(Kernel):

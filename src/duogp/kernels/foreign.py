@@ -8,7 +8,7 @@ from torch.func import functional_call
 
 
 class Foreign(nn.Module):
-    """Calls a module once for each leading index that `duogp.parameters.batched` gave its parameters.
+    """Calls a module once for each leading index that `numerics.parameters.batched` gave its parameters.
 
     Inputs are [*b, n, d] and outputs [*b, ...]; parameters are cast to the dtype of the inputs. The loop is
     the price of not knowing the module: our own kernels and means broadcast instead.

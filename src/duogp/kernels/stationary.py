@@ -18,7 +18,7 @@ from duogp.kernels import draws
 from duogp.kernels.base import FeatureMap, Kernel, check_dims
 from duogp.kernels.distance import centred, squared_distance
 from duogp.kernels.profiles import Exponential2, HalfInteger, Profile
-from duogp.parameters import Positive, Prior
+from duogp.numerics.parameters import Positive, Prior
 
 LN2 = math.log(2.0)  # softplus(0)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from duogp.likelihoods.base import Density, Options, numpy_generator
 from duogp.likelihoods.links import Link, check_link, unit_interval
 from duogp.likelihoods.quadrature import NODES, QuadratureDensity, QuadratureLikelihood
-from duogp.parameters import Positive
+from duogp.numerics.parameters import Positive
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from duogp.likelihoods.base import Density, Moments, Options, numpy_generator
 from duogp.likelihoods.links import exponential
 from duogp.likelihoods.poisson import lognormal_moments
 from duogp.likelihoods.quadrature import NODES, QuadratureDensity, QuadratureLikelihood
-from duogp.parameters import Positive
+from duogp.numerics.parameters import Positive
 
 
 @dataclass(frozen=True)

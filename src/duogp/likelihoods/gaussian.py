@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from duogp.likelihoods.base import Likelihood, Moments, Options, sample_normal
-from duogp.parameters import Positive, Prior
+from duogp.numerics.parameters import Positive, Prior
 
 LOG_2PI = math.log(2 * math.pi)
 

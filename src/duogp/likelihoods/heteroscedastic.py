@@ -20,7 +20,7 @@ from duogp.likelihoods.base import Density, Likelihood, Moments, Options, PlainD
 from duogp.likelihoods.gaussian import LOG_2PI, log_normal
 from duogp.likelihoods.links import exponential
 from duogp.likelihoods.quadrature import GaussHermite, Rule
-from duogp.parameters import Positive
+from duogp.numerics.parameters import Positive
 
 #: Nodes of g inside the log, and of f and g each outside it: VFITC has a grid of three dimensions.
 NODES = 24

@@ -26,7 +26,7 @@ from torch import Tensor
 from duogp.likelihoods.base import Density, Moments, Options, numpy_generator
 from duogp.likelihoods.gaussian import log_normal
 from duogp.likelihoods.quadrature import NODES, QuadratureDensity, QuadratureLikelihood
-from duogp.parameters import Positive
+from duogp.numerics.parameters import Positive
 
 #: Below two degrees of freedom there is no variance.
 DOF_FLOOR = 2.01

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from duogp.bases import Coupled, Subspace
 from duogp.kernels import generalised_points
-from duogp.model import Batch
+from duogp.methods.settings import Settings
+from duogp.models.model import Batch
 from duogp.online.growth import append_coupled, append_mean, append_tied, distinct_rows, free_mean, novel_rows
 from duogp.online.stepper import Stepper
-from duogp.settings import Settings
 
 #: Candidates looked at for every point that is added, and the longest pause after looks that found none.
 CANDIDATES = 4

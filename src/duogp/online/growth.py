@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from duogp.bases import Coupled, Subspace
 from duogp.bases.base import Basis
 from duogp.kernels import Kernel
-from duogp.linalg import Numerics
+from duogp.numerics.factorisation import Numerics
 from duogp.variational import CholeskyQ
 
 #: Where new columns of L₀ start.

@@ -12,21 +12,21 @@ import torch
 from numpy.typing import NDArray
 
 from duogp.bases import Exact, Subspace
-from duogp.build import target_kind
 from duogp.data.labels import encode
 from duogp.data.targets import raw_target
 from duogp.errors import DataWarning
-from duogp.gp import GP
+from duogp.fitting.build import target_kind
+from duogp.fitting.planning import NATURAL_RATE
 from duogp.methods import METHODS
-from duogp.model import Model
+from duogp.methods.settings import Settings
+from duogp.models.model import Model
 from duogp.online.grower import Grower
 from duogp.online.recipe import IDLE_SETTINGS, grows, online_settings, uses_natural_gradients
 from duogp.online.rows import Reader, Rows
 from duogp.online.start import Scales, first_model
 from duogp.online.stepper import Stepper
-from duogp.planning import NATURAL_RATE
-from duogp.prediction import ClassPrediction, Prediction
-from duogp.settings import Settings
+from duogp.posterior.gp import GP
+from duogp.posterior.prediction import ClassPrediction, Prediction
 from duogp.training.guard import Guard
 from duogp.training.history import History
 

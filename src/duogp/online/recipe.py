@@ -7,9 +7,9 @@ import warnings
 from typing import Any
 
 from duogp.errors import DataWarning
+from duogp.fitting.planning import check_settings, is_gaussian
 from duogp.methods import Method
-from duogp.planning import check_settings, is_gaussian
-from duogp.settings import Settings, as_list
+from duogp.methods.settings import Settings, as_list
 
 #: Mean points of Cheng and Boots' bases unless the user says how many, and columns of their quadratic form
 #: that a step sees (MATH §6.4).

@@ -13,15 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from duogp.assembly import Workshop, prepare
 from duogp.bases import Subspace
 from duogp.data.scaling import Scaler
 from duogp.data.targets import Target
+from duogp.fitting.assembly import Workshop, prepare
+from duogp.fitting.planning import Decisions, Splits
 from duogp.methods import Method
-from duogp.model import Batch, Model
+from duogp.methods.settings import Settings, as_list
+from duogp.models.model import Batch, Model
 from duogp.online.growth import tie
-from duogp.planning import Decisions, Splits
-from duogp.settings import Settings, as_list
 from duogp.training import Plan
 
 #: Rows whose pairs the median trick looks at: half a million pairs place a median well enough.

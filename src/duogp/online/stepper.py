@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from duogp.errors import NumericalWarning
-from duogp.model import Batch, Model
+from duogp.inference.natural import NaturalGradient
+from duogp.models.model import Batch, Model
 from duogp.objectives import dtc, elbo, vfitc
 from duogp.online.adam import GrowingAdam
 from duogp.online.growth import Grown
-from duogp.optim import NaturalGradient
 from duogp.training.guard import Guard
 
 logger = logging.getLogger("duogp")

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duogp.build import target_kind
-from duogp.gp import GP
+from duogp.fitting.build import target_kind
+from duogp.methods.settings import Settings
 from duogp.online.learner import START_ROWS, OnlineGP
-from duogp.settings import Settings
+from duogp.posterior.gp import GP
 
 #: Passes over the rows unless ``epochs`` or ``steps`` says otherwise.
 EPOCHS = 50

@@ -3,15 +3,15 @@
 Every function draws on the axes it is given (or makes its own, with a title) and returns them.
 """
 
-from duogp.plots.functions import bands, one_dimensional_fit, panel_grid, share_limits, slice_plot, slices
-from duogp.plots.histories import history_plot
-from duogp.plots.honesty import (
+from duogp.plots.calibration import (
     calibration_plot,
     confusion_plot,
     predicted_vs_observed,
     reliability_plot,
     zscore_cdf,
 )
+from duogp.plots.functions import bands, one_dimensional_fit, panel_grid, share_limits, slice_plot, slices
+from duogp.plots.histories import history_plot
 from duogp.plots.parts import relevance_plot, variance_plot
 from duogp.plots.style import (
     BLUE,

@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from duogp.plots.style import BLUE, INK, PALETTE, PARTS, VERMILION, entitle, label_of, new_axes
-from duogp.prediction import ClassPrediction, Prediction
+from duogp.posterior.prediction import ClassPrediction, Prediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from duogp.gp import GP
+    from duogp.posterior.gp import GP
 
 
 def one_dimensional_fit(

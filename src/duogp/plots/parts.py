@@ -13,7 +13,7 @@ from duogp.plots.style import BLUE, INK, PARTS, label_of, new_axes, note
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from duogp.prediction import ClassPrediction, Prediction
+    from duogp.posterior.prediction import ClassPrediction, Prediction
 
 
 def relevance_plot(

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases import Conditional, Coupled
-from duogp.kernels.deep import Deep
+from duogp.inference.natural import NaturalGradient
+from duogp.kernels.deep_kernel import Deep
 from duogp.kernels.foreign import Foreign
-from duogp.nets import Linear
-from duogp.optim import NaturalGradient
-from duogp.optim.adam import Adam
+from duogp.numerics.networks import Linear
+from duogp.training.adam import Adam
 from duogp.training.problems import Problem
 
 logger = logging.getLogger("duogp")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from duogp.model import Batch
+from duogp.models.model import Batch
 
 
 class Scaling(NamedTuple):

@@ -14,7 +14,7 @@ import logging
 import torch
 from torch import Tensor
 
-from duogp.model import Model
+from duogp.models.model import Model
 from duogp.training.backends import StepBackend
 
 logger = logging.getLogger("duogp")

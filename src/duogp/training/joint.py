@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from duogp.model import Batch, Model
+from duogp.models.model import Batch, Model
 from duogp.training.feed import Table
 
 #: Columns of a table that may or may not be there.

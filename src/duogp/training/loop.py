@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from duogp.errors import NumericalWarning
-from duogp.model import Batch, Model
+from duogp.inference.natural import NaturalGradient
+from duogp.models.model import Batch, Model
 from duogp.objectives import dtc, elbo, vfitc
-from duogp.optim import NaturalGradient
 from duogp.training.backends import Backend, is_capturable, make_backend
 from duogp.training.guard import Guard
 from duogp.training.history import History, Record

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from duogp.bases.exact import Exact
-from duogp.collapsed import CollapsedObjective
-from duogp.model import Model
+from duogp.inference.closed_form import CollapsedObjective
+from duogp.models.model import Model
 from duogp.training.feed import Minibatches, Table, chunks
 from duogp.training.joint import CompiledStep
 

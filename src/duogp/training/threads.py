@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from duogp.model import Model
+from duogp.models.model import Model
 
 #: Multiplications of a step's largest product up to which one thread does it alone. Threads wait for each
 #: other at every operation, actively: where another process holds one of their cores, a step of small

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from duogp.model import Batch, Model
+from duogp.models.model import Batch, Model
 
 CHUNK = 8192
 

@@ -1,0 +1,166 @@
+"""The networks behind the two baselines, trained as one module whose parameters lead with [members].
+
+    deep ensemble  E networks that differ in their first weights and in the order of their minibatches
+                   (Lakshminarayanan, Pritzel, Blundell 2017); a pass for each of them
+    MC dropout     one network, thinned at random in training and at prediction (Gal, Ghahramani 2016)
+
+Dropout acts on what every hidden layer passes on. In training each row of each step has a mask of its own. At
+prediction there are S masks, drawn once: a pass is then one function of x, so that a row is told the same
+whatever rows stand beside it and however often it is asked.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from duogp.baselines.heads import Head
+from duogp.baselines.mixture import log_mean_exp
+from duogp.numerics.networks import ACTIVATIONS, MLP, Activation, Normalisation
+from duogp.numerics.parameters import batched
+
+#: Masks that a look at the validation rows takes; all of them would cost more than the epoch before it.
+VALIDATION_PASSES = 10
+
+
+class Committee(nn.Module, ABC):
+    """Networks that are asked together. ``members``: those trained side by side."""
+
+    def __init__(
+        self,
+        inputs: int,
+        widths: Sequence[int],
+        head: Head,
+        seeds: Sequence[int],
+        *,
+        activation: Activation = "silu",
+        normalisation: Normalisation = "none",
+    ) -> None:
+        super().__init__()
+        self.widths = tuple(int(w) for w in widths)
+        self.members = len(seeds)
+        nets = [
+            MLP(
+                inputs,
+                [*self.widths, head.width],
+                activation=activation,
+                normalisation=normalisation,
+                generator=torch.Generator().manual_seed(seed),
+            )
+            for seed in seeds
+        ]
+        self.net = stacked(nets)
+        self.head = batched(head, (self.members,))
+
+    @property
+    def replicates(self) -> int:
+        """As a model's: how many states early stopping tells apart."""
+        return self.members
+
+    @property
+    @abstractmethod
+    def num_passes(self) -> int:
+        """S, the networks that a prediction mixes."""
+
+    @abstractmethod
+    def forward(self, x: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Raw outputs [members, n, width] of every member's own rows [members, n, d], in training."""
+
+    @abstractmethod
+    def passes(self, x: Tensor) -> Tensor:
+        """Raw outputs [S, n, width] at rows [n, d], for prediction."""
+
+    @abstractmethod
+    def scores(self, x: Tensor, y: Tensor) -> Tensor:
+        """log density of validation rows, x [n, d] and y [outputs, n], that judges a member: [members, n]."""
+
+    def num_parameters(self) -> int:
+        return sum(p.numel() for p in self.parameters())
+
+
+class DeepEnsemble(Committee):
+    """E networks, one seed each; member e is the network that its seed alone would have given."""
+
+    @property
+    def num_passes(self) -> int:
+        return self.members
+
+    def forward(self, x: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        self.net.observe(x)
+        return self.net(x)
+
+    def passes(self, x: Tensor) -> Tensor:
+        return self.net(x.unsqueeze(0))
+
+    def scores(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.head.log_prob(self.passes(x), y)
+
+
+class MCDropout(Committee):
+    """One network and S masks for what each of its hidden layers passes on."""
+
+    def __init__(
+        self,
+        inputs: int,
+        widths: Sequence[int],
+        head: Head,
+        seed: int,
+        *,
+        dropout: float = 0.05,
+        passes: int = 50,
+        activation: Activation = "silu",
+        normalisation: Normalisation = "none",
+    ) -> None:
+        super().__init__(inputs, widths, head, [seed], activation=activation, normalisation=normalisation)
+        self.dropout, self._passes = dropout, passes
+        generator = torch.Generator().manual_seed(seed + 1)  # not the stream that the weights came from
+        for i, width in enumerate(self.widths):
+            self.register_buffer(f"mask{i}", drop(torch.ones(passes, 1, width), dropout, generator))
+
+    @property
+    def num_passes(self) -> int:
+        return self._passes
+
+    def forward(self, x: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        self.net.observe(x)
+        return self._run(x, lambda i, h: drop(h, self.dropout, generators[0]))
+
+    def passes(self, x: Tensor) -> Tensor:
+        return self._masked(x, self._passes)
+
+    def scores(self, x: Tensor, y: Tensor) -> Tensor:
+        raw = self._masked(x, VALIDATION_PASSES)
+        return log_mean_exp(self.head.log_prob(raw, y)).unsqueeze(0)
+
+    def _masked(self, x: Tensor, most: int) -> Tensor:
+        return self._run(x.unsqueeze(0), lambda i, h: h * self.get_buffer(f"mask{i}")[:most].to(h.dtype))
+
+    def _run(self, h: Tensor, thin: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """As the network itself, with ``thin(i, h)`` on what hidden layer i passes on."""
+        *hidden, last = self.net.layers
+        for i, layer in enumerate(hidden):
+            h = layer(h)
+            if self.net.norms is not None:
+                h = self.net.norms[i](h)
+            h = thin(i, ACTIVATIONS[self.net.activation](h))
+        return last(h)
+
+
+def drop(h: Tensor, rate: float, generator: torch.Generator) -> Tensor:
+    """Each number is 0 with probability ``rate`` and grows by 1 / (1 − rate) otherwise: the mean stays."""
+    keep = torch.rand(h.shape, generator=generator, device=h.device, dtype=torch.float32) >= rate
+    return h * keep / (1 - rate)
+
+
+def stacked(nets: Sequence[MLP]) -> MLP:
+    """Networks of one shape as one whose parameters and buffers lead with [members]."""
+    out = batched(nets[0], (len(nets),))
+    with torch.no_grad():
+        for both, *own in zip(out.parameters(), *(net.parameters() for net in nets), strict=True):
+            both.copy_(torch.stack(own))
+        for both, *own in zip(out.buffers(), *(net.buffers() for net in nets), strict=True):
+            both.copy_(torch.stack(own))
+    return out

@@ -1,0 +1,190 @@
+"""A fitted baseline: predictions and densities in the user's units, as a mixture over networks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from duogp.baselines import mixture
+from duogp.baselines.heads import GaussianHead
+from duogp.baselines.networks import Committee
+from duogp.baselines.settings import NeuralSettings
+from duogp.data.columns import rows_of_the_fit
+from duogp.data.labels import as_labels, codes_of
+from duogp.data.scaling import Scaler
+from duogp.data.validation import as_target
+from duogp.posterior.prediction import ClassPrediction, Prediction
+from duogp.training.history import History
+
+#: Activations held at once during prediction, in bytes.
+CHUNK_BYTES = 256 * 2**20
+#: Farther out, in standard deviations, a network is asked about the edge instead: numbers stay finite.
+FARTHEST = 1e6
+FARTHEST_UNSCALED = 1e30
+
+
+class NeuralPredictor:
+    """What `fit_neural` returns; it answers as a fitted `duogp.GP` does.
+
+    ``explained`` is how far the networks disagree, ``noise`` what they hold to be noise, and there is no
+    ``residual``: nothing here knows how far a row is from the data.
+    """
+
+    def __init__(
+        self,
+        network: Committee,
+        *,
+        kind: str,
+        settings: NeuralSettings,
+        columns: NDArray[np.bool_],
+        x_scaler: Scaler,
+        y_scaler: Scaler,
+        single_output: bool,
+        history: History,
+        column_names: list[str] | None = None,
+        classes: NDArray | None = None,
+        method: Any = None,
+    ) -> None:
+        self.network = network.eval()
+        self.kind = kind
+        self.method = method  # its line in the registry
+        self.settings = settings
+        self.columns = columns
+        self.x_scaler = x_scaler
+        self.y_scaler = y_scaler
+        self.single_output = single_output
+        self.history = history
+        self.column_names = column_names
+        self.classes = classes  # the labels behind class numbers; None for regression
+
+    def __repr__(self) -> str:
+        counted = (
+            {"outputs": len(self.y_scaler.scale)} if self.classes is None else {"classes": len(self.classes)}
+        )
+        parts = {
+            "method": self.kind,
+            "inputs": len(self.columns),
+            **counted,
+            "widths": self.network.widths,
+            "passes": self.network.num_passes,
+        }
+        return f"NeuralPredictor({', '.join(f'{name}={value!r}' for name, value in parts.items())})"
+
+    @torch.no_grad()
+    def predict(self, X: Any) -> Prediction | ClassPrediction:
+        """Mean and variances of new rows; class probabilities where the targets are labels."""
+        x = self._inputs(X)
+        if self.classes is not None:
+            return self._class_prediction(x)
+        head = self.network.head
+        assert isinstance(head, GaussianHead)
+        parts = [mixture.moments(*head.moments(raw)) for raw in self._passes(x)]
+        mean, explained, noise = (torch.cat(p, -1).mT.cpu().numpy() for p in zip(*parts, strict=True))
+        scale = self.y_scaler.scale
+        return Prediction(
+            mean=self._shape(mean * scale + self.y_scaler.shift),
+            residual=self._shape(np.zeros_like(mean)),
+            explained=self._shape(explained * scale**2),
+            noise=self._shape(noise * scale**2),
+        )
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Class probabilities [n, classes], in the order of `classes`."""
+        prediction = self.predict(X)
+        if not isinstance(prediction, ClassPrediction):
+            raise ValueError("predict_proba is for class labels: this model was fitted to numbers")
+        return prediction.probabilities
+
+    @torch.no_grad()
+    def log_density(self, X: Any, y: Any) -> NDArray[np.float64]:
+        """log p(y | x, data) of each row under the mixture, in the user's units.
+
+        The outputs of a row are independent within a network, not across networks.
+        """
+        x = self._inputs(X)
+        if self.classes is not None:
+            codes = codes_of(as_labels(y, len(x)), self.classes)
+            if (codes < 0).any():
+                raise ValueError(
+                    f"y holds labels that the model does not know; it knows {self.classes.tolist()}"
+                )
+            p = self._class_prediction(x).probabilities
+            return np.log(p[np.arange(len(p)), codes])
+        target = as_target(y, len(x), "y")
+        outputs = len(self.y_scaler.scale)
+        if target.size != len(x) * outputs:
+            raise ValueError(f"y has shape {target.shape}, predictions have {(len(x), outputs)}")
+        scaled = self.y_scaler.transform(target.reshape(len(x), outputs).astype(np.float64))
+        ys = torch.as_tensor(scaled, device=x.device).mT
+        out, start = [], 0
+        for raw in self._passes(x):
+            rows = raw.shape[-2]
+            density = self.network.head.log_prob(raw, ys[:, start : start + rows])
+            out.append(mixture.log_mean_exp(density))
+            start += rows
+        return torch.cat(out).cpu().numpy() - np.log(self.y_scaler.scale).sum()
+
+    @torch.no_grad()
+    def hyperparameters(self) -> dict[str, Any]:
+        """What was chosen and learned beside the weights; noise variances in scaled units."""
+        out: dict[str, Any] = {
+            "widths": list(self.network.widths),
+            "members": self.network.members,
+            "passes": self.network.num_passes,
+            "parameters": self.network.num_parameters(),
+        }
+        head = self.network.head
+        if isinstance(head, GaussianHead):
+            factor = head.factor.cpu().numpy()
+            out["noise_factor"] = factor.tolist()
+            if head.noise is not None:
+                out["noise"] = (head.noise().double().cpu().numpy() * factor).mean(0).tolist()
+        return out
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Save to a folder, which `duogp.load` reads; one that holds a saved model is replaced."""
+        from duogp.io import save
+
+        return save(self, folder)
+
+    # -- helpers ---------------------------------------------------------------------------------------------
+
+    def _passes(self, x: Tensor) -> Iterator[Tensor]:
+        """Raw outputs [S, rows, width] in float64, piece by piece."""
+        size = 4 * x.element_size() * self.network.num_passes * max(*self.network.widths, x.shape[1])
+        for piece in x.split(max(64, CHUNK_BYTES // size)):
+            yield self.network.passes(piece).double()
+
+    def _class_prediction(self, x: Tensor) -> ClassPrediction:
+        assert self.classes is not None
+        parts = []
+        for raw in self._passes(x):
+            latent = raw - raw.mean(-1, keepdim=True)  # softmax sees differences alone
+            parts.append((mixture.probabilities(raw), latent.mean(0), latent.var(0, correction=0)))
+        p, mean, explained = (torch.cat(part).cpu().numpy() for part in zip(*parts, strict=True))
+        return ClassPrediction(p, self.classes, mean, np.zeros_like(mean), explained)
+
+    def _inputs(self, X: Any) -> Tensor:
+        """Rows in scaled units, in the precision and on the device of the networks."""
+        array = rows_of_the_fit(X, self.column_names, len(self.columns))
+        weight = next(self.network.parameters())
+        scaled = scaled_inputs(array[:, self.columns], self.x_scaler)
+        return torch.as_tensor(scaled, dtype=weight.dtype, device=weight.device)
+
+    def _shape(self, value: NDArray) -> NDArray[np.float64]:
+        return value[:, 0] if self.single_output else value
+
+
+def scaled_inputs(X: NDArray, scaler: Scaler) -> NDArray[np.float64]:
+    """Standardised inputs stop where networks lose their numbers; those in units of their own much later."""
+    unscaled = bool((scaler.scale == 1).all() and (scaler.shift == 0).all())
+    limit = FARTHEST_UNSCALED if unscaled else FARTHEST
+    with np.errstate(over="ignore"):
+        return np.clip(scaler.transform(X.astype(np.float64)), -limit, limit)

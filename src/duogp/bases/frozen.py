@@ -1,0 +1,144 @@
+"""The frozen posterior: all that does not depend on x, computed once.
+
+Every Gaussian basis, whatever its whitening and its number of inducing sets, is in the end
+
+    mean      f̄(x)     = k_m(x, Z_m) a
+    residual  r(x, x′) = k(x, x′) − k_r(x, Z_r) Wᵀ W k_r(Z_r, x′)
+    explained e(x, x′) = k_e(x, Z_e) Tᵀ T k_e(Z_e, x′)
+
+so prediction, joint covariances and function samples are written here, once, for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from duogp.bases.frozen_products import SymmetricForm, WeighedMean
+from duogp.bases.marginals import Marginals
+from duogp.kernels.base import Kernel
+from duogp.numerics.factorisation import norm2, project
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """x ↦ k(Z, x). Parts that share a probe share its evaluation."""
+
+    kernel: Kernel
+    points: Tensor  # [..., M, d]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.kernel(self.points.to(x.dtype), x)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearForm:
+    """A posterior frozen into kernel evaluations and matrix products. Shapes lead with [R, latent]."""
+
+    prior: Kernel
+    mean_probe: Probe
+    mean_weights: Tensor  # a  [..., M_m]
+    residual_probe: Probe
+    residual_root: Tensor  # W  [..., r, M_r]
+    residual_jitter: Tensor  # variance added to each point of the residual probe, [..., M_r] or [..., 1]
+    explained_probe: Probe
+    explained_root: Tensor  # T  [..., s, M_e]
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self._mean(x)
+
+    def marginals(self, x: Tensor) -> Marginals:
+        k = self._evaluate(x)
+        return Marginals(
+            mean=project(k[self.mean_probe], self.mean_weights),
+            residual=self.prior.diag(x) - norm2(self.residual_root @ k[self.residual_probe]),
+            explained=norm2(self.explained_root @ k[self.explained_probe]),
+        )
+
+    def whole(self, x: Tensor) -> Marginals:
+        """The same with all of the variance in one part, by one product instead of two where probes agree.
+
+        k(x, x) + k_e TᵀT k_e − k_r WᵀW k_r = k(x, x) + k(x, Z) C k(Z, x),    C = TᵀT − WᵀW
+        """
+        if self.residual_probe is not self.explained_probe:
+            f = self.marginals(x)
+            mean, variance = f.mean, f.variance
+        else:
+            k = self._change.columns(x)  # of unit variance, which a mean on the same points can weigh too
+            variance = self.prior.diag(x) + self._change.at(k)
+            mean = self._mean.weigh(k) if self.mean_probe is self.explained_probe else self._mean(x)
+        return Marginals(mean, variance.new_zeros(()).expand_as(variance), variance)
+
+    @cached_property
+    def _mean(self) -> WeighedMean:
+        return WeighedMean.of(self.mean_probe.kernel, self.mean_probe.points, self.mean_weights)
+
+    @cached_property
+    def _change(self) -> SymmetricForm:
+        """C = TᵀT − WᵀW: from the prior variance to the posterior one."""
+        C = self.explained_root.mT @ self.explained_root - self.residual_root.mT @ self.residual_root
+        return SymmetricForm.of(self.explained_probe.kernel, self.explained_probe.points, C)
+
+    def joint(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean [..., n], residual covariance and explained covariance [..., n, n]."""
+        k = self._evaluate(x)
+        phi = self.residual_root @ k[self.residual_probe]
+        psi = self.explained_root @ k[self.explained_probe]
+        mean = project(k[self.mean_probe], self.mean_weights)
+        return mean, self.prior(x, x) - phi.mT @ phi, psi.mT @ psi
+
+    def sample_paths(
+        self, num: int, generator: torch.Generator | None = None, num_features: int = 1024
+    ) -> Callable[[Tensor], Tensor]:
+        """Functions drawn from the posterior (Matheron's rule), evaluated anywhere at linear cost.
+
+        f = f̄ + k_e(·, Z_e) Tᵀ ξ + [ g − k_r(·, Z_r) WᵀW (g(Z_r) + √jitter η) ],  g ~ prior, random features.
+        The bracket has exactly the residual covariance of g's kernel; the random features are the only
+        approximation. Returns x ↦ [num, ..., n].
+        """
+        dtype, device = self.mean_weights.dtype, self.mean_weights.device
+
+        def normal(*shape: int) -> Tensor:
+            draw = torch.randn(
+                shape,
+                generator=generator,
+                dtype=dtype,
+                device="cpu" if generator is None else generator.device,
+            )
+            return draw.to(device)
+
+        z = self.residual_probe.points.to(dtype)
+        features = self.prior.prior_features(num_features, generator)
+        phi_z = features(z)  # [..., M_r, F]
+        batch = self.mean_weights.shape[:-1]
+        w = normal(num, *batch, phi_z.shape[-1])
+        g_z = (phi_z @ w.unsqueeze(-1)).squeeze(-1) + self.residual_jitter.sqrt() * normal(
+            num, *batch, z.shape[-2]
+        )
+        correction = (self.residual_root.mT @ (self.residual_root @ g_z.unsqueeze(-1))).squeeze(-1)
+        xi = normal(num, *batch, self.explained_root.shape[-2])
+        lift = (self.explained_root.mT @ xi.unsqueeze(-1)).squeeze(-1)
+
+        def evaluate(x: Tensor) -> Tensor:
+            x = x.to(dtype)
+            k = self._evaluate(x)
+            # All draws by one product, unless each has inputs of its own (a layer of a deep GP).
+            each = weighed if x.dim() == w.dim() else project
+            mean = project(k[self.mean_probe], self.mean_weights)
+            explained = each(k[self.explained_probe], lift)
+            return mean + explained + each(features(x).mT, w) - each(k[self.residual_probe], correction)
+
+        return evaluate
+
+    def _evaluate(self, x: Tensor) -> dict[Probe, Tensor]:
+        probes = {self.mean_probe, self.residual_probe, self.explained_probe}
+        return {probe: probe(x) for probe in probes}
+
+
+def weighed(k: Tensor, draws: Tensor) -> Tensor:
+    """kᵀa for every a of the draws [num, ..., M], by one product: [num, ..., n]."""
+    return (draws.movedim(0, -2) @ k).movedim(-2, 0)

@@ -1,0 +1,59 @@
+"""The ``duogp`` command. Typer and rich are imported when it runs; what it does is in `duogp.cli`."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+if TYPE_CHECKING:
+    import typer
+
+HINT = "the duogp command needs typer and rich: pip install typer rich (python -m duogp.bench works without)"
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app = build()
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich", "click"):
+            raise
+        sys.exit(HINT)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    app()
+
+
+def build() -> "typer.Typer":
+    """The application with all its commands."""
+    import typer
+
+    from duogp.cli import bench, bo, evaluate, explain, fit, info, methods, plot, predict
+    from duogp.cli.manners import PoliteGroup
+
+    app = typer.Typer(
+        cls=PoliteGroup,
+        name="duogp",
+        help="Gaussian processes whose mean and covariance learn separately.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            from duogp._version import __version__
+
+            typer.echo(f"duogp {__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def top(
+        version: Annotated[
+            bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+        ] = False,
+    ) -> None:
+        """Gaussian processes whose mean and covariance learn separately."""
+
+    for module in (fit, predict, evaluate, explain, plot, info, methods, bo, bench):
+        module.register(app)
+    return app

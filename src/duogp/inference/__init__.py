@@ -1,0 +1,1 @@
+"""q(u) without gradient descent: closed form, natural gradients, rules for means."""

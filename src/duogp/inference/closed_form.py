@@ -1,0 +1,365 @@
+"""The optimal q(u) in closed form, and training through it (Gaussian likelihoods).
+
+For fixed hyperparameters the ELBO and VFITC are quadratic in q, so with mean features ψ, weights
+Λ = w/s² (ELBO) or w/(s² + r) (VFITC) and the prior N(0, P) of the whitened variable
+
+    S⁻¹ = P⁻¹ + ΨΛΨᵀ/β₁ + (β₂/β₁) T,     m = S ΨΛ(y − μ₀)/β₁          (MATH §1.3, §2.1, §11 A3)
+
+The gradient of the collapsed bound needs no further algebra: at the optimum the derivative through q
+vanishes, so it is the partial derivative of the ordinary objective with (m, S) held fixed. Everything is
+summed over chunks of rows: memory is O(M² + chunk·M) whatever n is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from duogp.bases.conditional import Conditional
+from duogp.bases.marginals import Features, Mismatch, RowMismatch
+from duogp.fused import collapsed as gram_bound
+from duogp.models.model import Batch, Model
+from duogp.numerics.factorisation import lower_root_of_inverse
+from duogp.objectives import dtc, elbo, vfitc
+from duogp.variational import DiagonalQ, PointQ, Q, ShrunkQ
+
+
+class Statistics(NamedTuple):
+    """What the data say about q, summed over rows; additive over chunks."""
+
+    mean_gram: Tensor  # Ψ_μ Λ Ψ_μᵀ
+    gram: Tensor  # Ψ Λ Ψᵀ  (the same tensor where mean and covariance share features)
+    moment: Tensor  # Ψ_μ Λ (y − μ₀)
+    mismatch: Tensor | None  # T
+
+    def __add__(self, other: Statistics) -> Statistics:  # type: ignore[override]
+        same = self.mean_gram is self.gram
+        gram = self.gram + other.gram
+        both = self.mismatch is not None and other.mismatch is not None
+        return Statistics(
+            mean_gram=gram if same else self.mean_gram + other.mean_gram,
+            gram=gram,
+            moment=self.moment + other.moment,
+            mismatch=self.mismatch + other.mismatch if both else None,  # type: ignore[operator]
+        )
+
+
+class _QuadraticForm(torch.autograd.Function):
+    """φᵀAφ of each column for a constant symmetric A: one product forward, none backward."""
+
+    @staticmethod
+    def forward(ctx: Any, phi: Tensor, A: Tensor) -> Tensor:
+        product = A @ phi
+        ctx.save_for_backward(product)
+        return (phi * product).sum(-2)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        (product,) = ctx.saved_tensors
+        return 2 * g.unsqueeze(-2) * product, None
+
+
+class OptimalQ(Q):
+    """q at its closed-form optimum: constants, so that gradients flow through the features only."""
+
+    mean: Tensor  # type: ignore[assignment]
+    S: Tensor | None
+
+    def __init__(self, mean: Tensor, root: Tensor | None, log_det: Tensor, like: Q) -> None:
+        torch.nn.Module.__init__(self)
+        covariance = None if root is None else root @ root.mT
+        self._root = root
+        self.register_buffer("mean", mean)
+        self.register_buffer("S", covariance)
+        self._log_det = log_det
+        self.size = mean.shape[-1] if covariance is None else covariance.shape[-1]
+        self.is_gaussian = like.is_gaussian
+        self.unwhitened = like.unwhitened
+
+    def variance_of(self, phi: Tensor) -> Tensor:
+        return (
+            torch.zeros_like(phi[..., 0, :]) if self.S is None else _QuadraticForm.apply(phi, self.S.to(phi))
+        )
+
+    def mean_of(self, phi: Tensor) -> Tensor:
+        return (self.mean.to(phi).unsqueeze(-2) @ phi).squeeze(-2)
+
+    def second_moment(self, W: Tensor) -> Tensor:
+        mean_part = (W @ self.mean.to(W).unsqueeze(-1)).square().sum((-2, -1))
+        return mean_part if self.S is None else mean_part + _QuadraticForm.apply(W.mT, self.S.to(W)).sum(-1)
+
+    def spread(self, D: Tensor) -> Tensor:
+        mean = D @ self.mean.to(D).unsqueeze(-1)
+        return mean if self._root is None else torch.cat([D @ self._root.to(D), mean], -1)
+
+    def log_det(self) -> Tensor:
+        return self._log_det
+
+    def trace(self) -> Tensor:
+        return (
+            torch.zeros_like(self._log_det) if self.S is None else self.S.diagonal(dim1=-2, dim2=-1).sum(-1)
+        )
+
+    def penalty(self) -> Tensor:
+        return super().penalty() if self.is_gaussian else 0.5 * self.mean.square().sum(-1)
+
+    def penalty_against(self, V: Tensor, half_log_det_prior: Tensor) -> Tensor:
+        return (
+            super().penalty_against(V, half_log_det_prior)
+            if self.is_gaussian
+            else 0.5 * self.second_moment(V)
+        )
+
+
+class Optimum(NamedTuple):
+    """N(mean, root rootᵀ), root lower triangular."""
+
+    mean: Tensor
+    root: Tensor
+
+    def as_q(self, like: Q) -> OptimalQ:
+        """Constants of the same family as a model's q, block by block: full, mean field, a point."""
+        if isinstance(like, PointQ):
+            return OptimalQ(self.mean, None, torch.zeros_like(self.mean[..., 0]), like)
+        root = self.root.new_zeros(self.root.shape)
+        log_det = torch.zeros_like(self.mean[..., 0])
+        for block, s in like.parts():
+            own = self.root[..., s, s]
+            if isinstance(block, PointQ):  # no covariance, and no entropy in the sum of penalties
+                log_det = log_det - block.size
+                continue
+            if isinstance(block, DiagonalQ):
+                std = torch.cholesky_inverse(own).diagonal(dim1=-2, dim2=-1).rsqrt()
+                own = torch.diag_embed(std)
+            root[..., s, s] = own
+            if isinstance(block, ShrunkQ):
+                log_det = log_det + block.log_det()
+            else:
+                log_det = log_det + 2 * own.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return OptimalQ(self.mean, root, log_det, like)
+
+
+def row_weights(model: Model, batch: Batch, features: Features) -> Tensor:
+    """Λ: the precision with which a row speaks about ψᵀu, [R, latent, n]."""
+    noise = model.likelihood.bind(batch.noise).noise  # type: ignore[attr-defined]
+    if model.objective is vfitc:
+        noise = noise + features.residual
+    elif model.objective not in (elbo, dtc):
+        raise ValueError("the optimal q has a closed form for the ELBO, VFITC and DTC only")
+    weights = noise.reciprocal() * torch.ones_like(features.residual)  # one kernel may serve many outputs
+    return weights if batch.weight is None else weights * batch.weight.unsqueeze(-2)
+
+
+@torch.no_grad()
+def statistics(model: Model, batch: Batch, features: Features, T: Tensor | None) -> Statistics:
+    weights = row_weights(model, batch, features).double()
+    target = batch.y - model.mean(batch.x.unsqueeze(-3))
+    if features.offset is not None:
+        target = target - features.offset
+    psi = features.mean.double()  # a Gram matrix over s² must stay positive next to I: never in float32
+    weighted = psi * weights.unsqueeze(-2)
+    gram = mean_gram = weighted @ psi.mT
+    if features.explained is not features.mean:
+        explained = features.explained.double()
+        gram = explained * weights.unsqueeze(-2) @ explained.mT
+    moment = (weighted @ target.double().unsqueeze(-1)).squeeze(-1)
+    return Statistics(mean_gram, gram, moment, T)
+
+
+@torch.no_grad()
+def optimum(model: Model, factors: Any, stats: Statistics) -> Optimum:
+    """(m*, S*) from the statistics. Precisions are P⁻¹ + something positive, so no jitter is needed."""
+    beta1, beta2 = (b[:, None, None, None] for b in (model.beta1, model.beta2))
+    V = model.basis.prior_root(factors)
+
+    def precision(gram: Tensor) -> Tensor:
+        eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        prior = eye.expand_as(gram) if V is None else V.double().mT @ V.double()
+        out = prior + gram / beta1
+        return out if stats.mismatch is None else out + beta2 / beta1 * stats.mismatch
+
+    def inverse_root(P: Tensor) -> Tensor:
+        root, info = lower_root_of_inverse(P)
+        model.numerics.note(info)
+        return root
+
+    q = model.basis.q
+    P = precision(stats.gram)
+    moment = stats.moment / beta1.squeeze(-1)
+    if (centre := model.basis.prior_mean(factors)) is not None:
+        moment = moment + centre.double()
+    if len(q.parts()) == 1 and stats.mean_gram is stats.gram:
+        root = inverse_root(P)
+        return Optimum((root @ (root.mT @ moment.unsqueeze(-1))).squeeze(-1), root)
+
+    # Several blocks: each S from its diagonal block, the means from the full precision (MATH §11 B10).
+    root = torch.zeros_like(P)
+    for block, s in q.parts():
+        known = isinstance(block, ShrunkQ)
+        root[..., s, s] = block.root().to(P) if known else inverse_root(P[..., s, s])
+    P_mean = P if stats.mean_gram is stats.gram else precision(stats.mean_gram)
+    learned = [s for block, s in q.parts() if block.learns_mean] if P_mean is P else [slice(None)]
+    index = torch.cat([torch.arange(P_mean.shape[-1], device=P.device)[s] for s in learned])
+    mean_root = inverse_root(P_mean[..., index[:, None], index])
+    mean = torch.zeros_like(moment)
+    mean[..., index] = (mean_root @ (mean_root.mT @ moment[..., index, None])).squeeze(-1)
+    return Optimum(mean, root)
+
+
+class CollapsedObjective:
+    """The collapsed bound per datum and its gradient, over chunks of rows.
+
+    ``chunks`` are functions that produce the rows (so that nothing has to be kept); with a single chunk the
+    features are computed once and serve both the statistics and the gradient.
+    """
+
+    def __init__(self, model: Model, chunks: Sequence[Callable[[], Batch]]) -> None:
+        self.model = model
+        self.chunks = chunks
+        # The reference code sees one block a step, unscaled: on average 1/blocks of the sum (MATH §2.3).
+        reference = isinstance(model.basis, Conditional) and model.basis.omega == "batch"
+        self.omega_scale = 1.0 / len(chunks) if reference else 1.0
+
+    def backward(self) -> Tensor:
+        """Accumulate gradients; return the loss per datum [R]."""
+        model = self.model
+        factors = model.factors()
+        if gram_bound.applies(model):
+            return self._backward_from_sums(factors)
+        if len(self.chunks) == 1:
+            batch = self.chunks[0]()
+            features, mismatch = self._rows(batch, factors)
+            best = optimum(model, factors, self._statistics(batch, features, mismatch))
+            q = best.as_q(model.basis.q)
+            loss = self._data_loss(batch, features, mismatch, q) + self._shared_loss(factors, q)
+            loss.sum().backward()
+            return loss.detach()
+
+        leaves, restore = _cut(factors)
+        best = self.solve(restore(leaves))
+        q = best.as_q(model.basis.q)
+        total = torch.zeros_like(model.num_data)
+        for chunk in self.chunks:
+            batch = chunk()
+            features, mismatch = self._rows(batch, restore(leaves))
+            loss = self._data_loss(batch, features, mismatch, q)
+            loss.sum().backward()
+            total = total + loss.detach()
+        shared = self._shared_loss(restore(leaves), q)
+        if shared.requires_grad:  # the KL of a whitened q at its optimum is a constant
+            shared.sum().backward()
+        outputs = [t for t in _tensors(factors) if t.requires_grad]
+        torch.autograd.backward(outputs, [_gradient(leaf) for leaf in leaves if leaf.requires_grad])
+        return total + shared.detach()
+
+    def _backward_from_sums(self, factors: Any) -> Tensor:
+        """The same by way of `gram_bound`; a single chunk is looked at once, several are looked at twice."""
+        model, once = self.model, len(self.chunks) == 1
+        leaves, restore = _cut(factors)
+        own = restore(leaves)
+        with torch.set_grad_enabled(once):
+            total, rows, by_row = self._sums(own)
+        sums = total.leaves()
+        data = gram_bound.weighed(model, own, sums, by_row=by_row)
+        gram = data.precision()
+        q = optimum(model, own, Statistics(gram, gram, data.moment.detach(), None)).as_q(model.basis.q)
+        loss = data.loss(q.mean, q.S) / model.num_data + self._shared_loss(own, q)
+        loss.sum().backward()
+        centre = gram_bound.centre_of(model, own, q.mean)
+        for chunk in self.chunks:
+            rows = rows if once else gram_bound.Rows(model, chunk(), own)
+            rows.backward(sums, centre)
+        gram_bound.backward_to_factors(sums, gram_bound.sides(model, own))
+        outputs = [t for t in _tensors(factors) if t.requires_grad]
+        torch.autograd.backward(outputs, [_gradient(leaf) for leaf in leaves if leaf.requires_grad])
+        return loss.detach()
+
+    @torch.no_grad()
+    def solve(self, factors: Any | None = None) -> Optimum:
+        """The optimal q at the current hyperparameters."""
+        factors = self.model.factors() if factors is None else factors
+        if gram_bound.applies(self.model):
+            sums, _, by_row = self._sums(factors)
+            data = gram_bound.weighed(self.model, factors, sums, by_row=by_row)
+            gram = data.precision()
+            return optimum(self.model, factors, Statistics(gram, gram, data.moment, None))
+        stats: Statistics | None = None
+        for chunk in self.chunks:
+            batch = chunk()
+            features, mismatch = self._rows(batch, factors)
+            part = self._statistics(batch, features, mismatch)
+            stats = part if stats is None else stats + part
+        assert stats is not None
+        return optimum(self.model, factors, stats)
+
+    def _sums(self, factors: Any) -> tuple[gram_bound.Sums, gram_bound.Rows, bool]:
+        """Over all chunks, the last chunk's rows, and whether rows have noise of their own."""
+        total: gram_bound.Sums | None = None
+        for chunk in self.chunks:
+            batch = chunk()
+            rows = gram_bound.Rows(self.model, batch, factors)
+            total = rows.sums() if total is None else total + rows.sums()
+        assert total is not None
+        return total, rows, batch.noise is not None
+
+    @torch.no_grad()
+    def _statistics(
+        self, batch: Batch, features: Features, mismatch: Mismatch | RowMismatch | None
+    ) -> Statistics:
+        T = None if mismatch is None else self.omega_scale * mismatch.gram(self.model.numerics)
+        return statistics(self.model, batch, features, T)
+
+    def _rows(self, batch: Batch, factors: Any) -> tuple[Features, Mismatch | RowMismatch | None]:
+        model, x = self.model, batch.x.unsqueeze(-3)
+        features = model.basis.features(x, factors)
+        if model.uses_omega:
+            found = model.basis.mismatch(x, features, factors, model.numerics)
+            assert found is not None
+            return found
+        return features, None
+
+    def _data_loss(
+        self, batch: Batch, features: Features, mismatch: Mismatch | RowMismatch | None, q: Q
+    ) -> Tensor:
+        model = self.model
+        f = model.basis.marginals_of(features, q)
+        f = f._replace(mean=f.mean + model.mean(batch.x.unsqueeze(-3)))
+        data = model.objective(model.likelihood.bind(batch.noise), f, batch.y)
+        if batch.weight is not None:
+            data = data * batch.weight
+        loss = -data.sum(-1)
+        if mismatch is not None:
+            loss = loss + model.beta2 * self.omega_scale * mismatch.omega(q, model.numerics).sum(-1)
+        return loss / model.num_data
+
+    def _shared_loss(self, factors: Any, q: Q) -> Tensor:
+        model = self.model
+        return (model.beta1 * model.basis.kl(factors, q).sum(-1) - model.prior()) / model.num_data
+
+
+def _tensors(factors: Any) -> list[Tensor]:
+    """The tensors of nested named tuples, in order."""
+    if isinstance(factors, Tensor):
+        return [factors]
+    return [t for part in factors for t in _tensors(part)]
+
+
+def _rebuilt(factors: Any, tensors: Iterator[Tensor]) -> Any:
+    """The same nesting around other tensors."""
+    if isinstance(factors, Tensor):
+        return next(tensors)
+    return type(factors)(*(_rebuilt(part, tensors) for part in factors))
+
+
+def _cut(factors: Any) -> tuple[list[Tensor], Callable[[list[Tensor]], Any]]:
+    """Detach factors from their graph so that chunks can send gradients back one after the other."""
+    leaves = [t.detach().requires_grad_(t.requires_grad) for t in _tensors(factors)]
+    return leaves, lambda parts: _rebuilt(factors, iter(parts))
+
+
+def _gradient(leaf: Tensor) -> Tensor:
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad

@@ -1,0 +1,296 @@
+"""One folder: ``manifest.json`` for people and programs, ``tensors.safetensors`` for the numbers.
+
+Nothing in either is ever executed, imported or unpickled. The manifest names every tensor with its type and
+shape and carries the checksum of their file, and its own: a folder is read whole and unchanged, or not at
+all. Writing happens in a new folder beside the target, which then takes its place.
+
+Versions are "major.minor". A newer minor version only adds entries, which an older reader ignores; a newer
+major version is refused; older ones are brought up to date by `UPGRADES`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import platform
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from duogp._version import __version__
+from duogp.io.errors import SavedModelError
+from duogp.io.plain import entries, entry
+
+FORMAT = "duogp-model"
+VERSION = (1, 0)
+MANIFEST, TENSORS = "manifest.json", "tensors.safetensors"
+#: Entries that `write_folder` adds to what it is given.
+HEADER = ("format", "format_version", "written_by", "tensors", "checksum")
+#: A manifest lists columns and epochs; beyond this it is something else.
+LARGEST_MANIFEST = 2**28
+#: Letters of an entry that may stand on one line.
+SHORT = 80
+
+Contents = tuple[dict[str, Any], dict[str, Tensor]]
+#: From a version, to the next one: (manifest, tensors) → (manifest, tensors). None has been needed so far.
+UPGRADES: dict[
+    tuple[int, int], tuple[tuple[int, int], Callable[[dict[str, Any], dict[str, Tensor]], Contents]]
+]
+UPGRADES = {}
+
+
+# -- writing -------------------------------------------------------------------------------------------------
+
+
+def write_folder(
+    path: str | os.PathLike[str], manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> Path:
+    """Write a folder that `read_folder` reads; ``manifest`` needs a ``kind`` and holds JSON values only.
+
+    A folder that is there already is replaced if it is a saved model (files beside the model stay) or empty.
+    """
+    if not isinstance(manifest.get("kind"), str):
+        raise ValueError("a manifest must say what it is of: kind")
+    if taken := [name for name in HEADER if name in manifest]:
+        raise ValueError(f"entries of the manifest that are written for every folder: {', '.join(taken)}")
+    target = Path(path).expanduser().resolve()
+    _require_free(target)
+    data = _serialise(tensors)
+    full = {
+        "format": FORMAT,
+        "format_version": ".".join(map(str, VERSION)),
+        "kind": manifest["kind"],
+        "written_by": {
+            "duogp": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        **{name: value for name, value in manifest.items() if name != "kind"},
+        "tensors": {
+            "bytes": len(data),
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "entries": {name: _entry_of(value) for name, value in tensors.items()},
+        },
+    }
+    full["checksum"] = checksum(full)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = _beside(target, "new")
+    try:
+        fresh.mkdir()
+        _write(fresh / TENSORS, data)
+        _write(fresh / MANIFEST, (readable(full) + "\n").encode())
+        _put(fresh, target)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return target
+
+
+def checksum(manifest: Mapping[str, Any]) -> str:
+    """Of a manifest's content, however it is laid out."""
+    content = {name: value for name, value in manifest.items() if name != "checksum"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def readable(value: Any, indent: str = "") -> str:
+    """JSON with a line for each entry; lists of plain values, and what is short, on one line."""
+    deeper = indent + "  "
+    if isinstance(value, Mapping) and (not indent or len(json.dumps(value, allow_nan=False)) > SHORT):
+        lines = [f"{deeper}{json.dumps(str(k))}: {readable(v, deeper)}" for k, v in value.items()]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    if isinstance(value, list | tuple) and any(isinstance(v, Mapping | list | tuple) for v in value):
+        lines = [deeper + readable(v, deeper) for v in value]
+        return "[\n" + ",\n".join(lines) + f"\n{indent}]"
+    return json.dumps(value, allow_nan=False)
+
+
+def is_saved_model(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder has a manifest of ours; what it says is `read_folder`'s business."""
+    try:
+        return _manifest_of(Path(path)).get("format") == FORMAT
+    except SavedModelError:
+        return False
+
+
+def _require_free(target: Path) -> None:
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise SavedModelError(f"{target} is a file: a model is saved as a folder")
+    if any(target.iterdir()) and not is_saved_model(target):
+        raise SavedModelError(f"{target} exists and is not a saved model: it will not be overwritten")
+
+
+def _put(fresh: Path, target: Path) -> None:
+    """Move a complete folder to its place; what stood there is gone only afterwards."""
+    if not target.exists():
+        os.rename(fresh, target)
+        return
+    former = _beside(target, "old")
+    os.rename(target, former)
+    try:
+        os.rename(fresh, target)
+    except OSError:
+        os.rename(former, target)
+        raise
+    for other in former.iterdir():
+        if other.name not in (MANIFEST, TENSORS):  # somebody's picture, somebody's notes
+            os.rename(other, target / other.name)
+    shutil.rmtree(former, ignore_errors=True)
+
+
+def _beside(target: Path, what: str) -> Path:
+    return target.with_name(f".{target.name}.{what}-{secrets.token_hex(4)}")
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _serialise(tensors: Mapping[str, Tensor]) -> bytes:
+    safetensors = _safetensors()
+    # One copy each: safetensors wants contiguous tensors that do not share memory.
+    own = {
+        name: value.detach().clone(memory_format=torch.contiguous_format).cpu()
+        for name, value in tensors.items()
+    }
+    return safetensors.save(own, metadata={"format": "pt"})
+
+
+def _entry_of(value: Tensor) -> dict[str, Any]:
+    return {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.torch
+    except ImportError as error:
+        raise ImportError(
+            "saved models need the package safetensors: pip install 'safetensors>=0.4.3'"
+        ) from error
+    return safetensors.torch
+
+
+# -- reading -------------------------------------------------------------------------------------------------
+
+
+def read_folder(path: str | os.PathLike[str]) -> Contents:
+    """The manifest and the tensors (on the CPU) of a folder, checked against each other and up to date."""
+    folder = Path(path).expanduser()
+    with _speaking_of(folder):
+        manifest = _manifest_of(folder)
+        if manifest.get("format") != FORMAT:
+            raise SavedModelError(f"not a saved duogp model: its {MANIFEST} was written by something else")
+        version = _version_of(manifest)
+        if entry(manifest, "checksum", str) != checksum(manifest):
+            raise SavedModelError(f"its {MANIFEST} was changed after it was written (wrong checksum)")
+        entry(manifest, "kind", str)
+        tensors = _tensors_of(folder, entry(manifest, "tensors", dict))
+        while version in UPGRADES:
+            version, upgrade = UPGRADES[version]
+            manifest, tensors = upgrade(manifest, tensors)
+        if version[0] < VERSION[0]:
+            raise SavedModelError(f"written in format {version[0]}.{version[1]}, which is no longer read")
+        return manifest, tensors
+
+
+def _manifest_of(folder: Path) -> dict[str, Any]:
+    if not folder.exists():
+        raise SavedModelError("there is no such folder")
+    if not folder.is_dir():
+        raise SavedModelError("not a saved duogp model, which is a folder")
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise SavedModelError(f"not a saved duogp model: it has no {MANIFEST}")
+    try:
+        if path.stat().st_size > LARGEST_MANIFEST:
+            raise SavedModelError(f"its {MANIFEST} is too large to be one")
+        found = json.loads(path.read_bytes(), parse_constant=_finite, parse_float=_finite)
+    except OSError as error:
+        raise SavedModelError(f"its {MANIFEST} cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, SavedModelError):
+            raise
+        raise SavedModelError(f"its {MANIFEST} is damaged: {error}") from error
+    if not isinstance(found, dict):
+        raise SavedModelError(f"not a saved duogp model: its {MANIFEST} is no manifest")
+    return found
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number")
+    return value
+
+
+def _version_of(manifest: Mapping[str, Any]) -> tuple[int, int]:
+    text = entry(manifest, "format_version", str)
+    if not re.fullmatch(r"[0-9]{1,6}\.[0-9]{1,6}", text):
+        raise SavedModelError(f"its format version is {text!r}, expected two numbers such as '1.0'")
+    major, minor = map(int, text.split("."))
+    if major > VERSION[0]:
+        writer = manifest.get("written_by")
+        by = f" by duogp {writer['duogp']}" if isinstance(writer, dict) and "duogp" in writer else ""
+        raise SavedModelError(
+            f"written{by} in format {text}; duogp {__version__} reads up to format {VERSION[0]}: "
+            "install a newer duogp"
+        )
+    return major, minor
+
+
+def _tensors_of(folder: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors, exactly as the manifest has them; their file is measured before it is read."""
+    safetensors = _safetensors()
+    path = folder / TENSORS
+    if not path.is_file():
+        raise SavedModelError(f"its file {TENSORS} is missing")
+    size, expected = path.stat().st_size, entry(described, "bytes", int)
+    if size != expected:
+        raise SavedModelError(f"its file {TENSORS} has {size} bytes, expected {expected}: it is not complete")
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != entry(described, "sha256", str):
+        raise SavedModelError(f"its file {TENSORS} is damaged (wrong checksum)")
+    try:
+        found: dict[str, Tensor] = safetensors.load(data)
+    except Exception as error:  # the parser's own kinds of error are no part of its interface
+        raise SavedModelError(f"its file {TENSORS} is damaged: {error}") from error
+    listed = entry(described, "entries", dict)
+    if listed.keys() != found.keys():
+        names = sorted(listed.keys() ^ found.keys())
+        raise SavedModelError(
+            f"its manifest and its file {TENSORS} list different tensors: {', '.join(names[:5])}"
+        )
+    for name, value in found.items():
+        kind, shape = entry(listed[name], "dtype", str), entries(listed[name], "shape", int)
+        if {"dtype": kind, "shape": shape} != _entry_of(value):
+            raise SavedModelError(
+                f"its tensor {name!r} is {_entry_of(value)['dtype']} {list(value.shape)}, but its manifest "
+                f"says {kind} {shape}"
+            )
+    return found
+
+
+@contextlib.contextmanager
+def _speaking_of(folder: Path) -> Iterator[None]:
+    """Every error with the folder's name in front, and of one kind."""
+    try:
+        yield
+    except SavedModelError as error:
+        raise SavedModelError(f"{folder}: {error}") from error
+    except OSError as error:
+        raise SavedModelError(f"{folder}: it cannot be read: {error}") from error

@@ -1,0 +1,242 @@
+"""A fitted GP of any method, deep ones included, as a part of a manifest and tensors, and back.
+
+The model is rebuilt by the door through which fitting builds it, `build_model`, at the sizes of the saved
+tensors, and then takes their values. What sizes a model (points, widths, layers, latent functions) is read
+from the tensors and not from the manifest, so that nothing is allocated which the file does not hold.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from duogp.bases import Conditional, Subspace
+from duogp.bases.subspace_prior import SubspaceState
+from duogp.fitting.build import build_model
+from duogp.fitting.deep import Architecture
+from duogp.io.common import (
+    common_from_state,
+    common_state,
+    method_from_state,
+    on_device,
+    settings_from_state,
+)
+from duogp.io.errors import SavedModelError
+from duogp.io.modules import count_numbers, module_state, restore_module
+from duogp.io.plain import entry
+from duogp.io.specs import FREE_NUMBERS, NUMBERS_EACH
+from duogp.methods import Method
+from duogp.methods.settings import Settings
+from duogp.models.deep import DeepModel
+from duogp.models.model import Batch, Model
+from duogp.posterior.deep import DeepGP
+from duogp.posterior.gp import GP
+
+#: Names that a second set of points has in one basis or another.
+SECOND_POINTS = ("orthogonal_inducing", "mean_inducing")
+
+
+def gaussian_state(gp: GP) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    model = gp.model
+    described, tensors = module_state(model)
+    omegas = [part.omega for part in model.modules() if isinstance(part, Conditional)]
+    return {
+        "kind": "gp",
+        **common_state(gp),
+        "model": {
+            "class": type(gp).__name__,
+            "basis": type(model.basis).__name__,
+            "known_noise": bool(gp.known_noise),
+            "num_data": int(model.num_data.max()),
+            "omega": omegas[0] if omegas else None,
+            "jitter": model.numerics.initial_jitter,
+            # While the bases of Cheng and Boots grow tied, the mean has the points of the covariance.
+            "shared_points": isinstance(model.basis, Subspace) and model.basis.shared,
+            **described,
+        },
+    }, tensors
+
+
+def gaussian_from_state(
+    part: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    *,
+    device: str | torch.device | None = None,
+    objects: Mapping[str, Any] | None = None,
+) -> GP:
+    method = method_from_state(part)
+    if method is None or method.is_baseline:
+        raise SavedModelError(f"its method is {part['method']!r}, which is no GP")
+    sizes = Sizes(tensors)
+    settings = settings_from_state(Settings, part, objects, sizes.numbers, sizes.latents)
+    settings = on_device(settings, device)
+    common = common_from_state(part)
+    described = entry(part, "model", dict)
+    known_noise = entry(described, "known_noise", bool)
+    classes, outputs = common["classes"], len(common["y_scaler"].scale)
+    sizes.check(
+        method, settings, int(common["columns"].sum()), outputs, outputs if classes is None else len(classes)
+    )
+    model = _build(method, settings, common, described, sizes, known_noise)
+    if (model.likelihood.target == "classes") != (classes is not None):
+        raise SavedModelError("its manifest has class labels without a likelihood of classes, or the reverse")
+    restore_module(model, described, tensors)
+    fitted = DeepGP if isinstance(model, DeepModel) else GP
+    return fitted(model, method=method, settings=settings, known_noise=known_noise, **common)
+
+
+class Sizes:
+    """What the tensors say about the size of the model that they are of."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.tensors, self.numbers = tensors, count_numbers(tensors)
+        self.layers = 1
+        while f"hidden.{self.layers - 1}.basis.inducing" in tensors:
+            self.layers += 1
+        first = "hidden.0.basis" if self.layers > 1 else "basis"
+        self.inducing = self._points(f"{first}.inducing")
+        second = [name for name in SECOND_POINTS if f"{first}.{name}" in tensors]
+        self.extra = self._points(f"{first}.{second[0]}") if second else None
+        self.latents = self._width("basis")
+
+    def _points(self, name: str) -> Tensor:
+        points = self.tensors.get(name)
+        if points is None or points.dim() != 4 or points.shape[:2] != (1, 1):
+            raise SavedModelError(f"its tensors have no points {name!r} of one model")
+        return points
+
+    def _width(self, basis: str) -> int:
+        """Latent functions of a layer."""
+        for name in ("q.mean", "q.a0", "q.blocks.0.mean"):
+            mean = self.tensors.get(f"{basis}.{name}")
+            if mean is not None and mean.dim() == 3:
+                return mean.shape[1]
+        raise SavedModelError(f"its tensors have no coefficients of {basis!r}")
+
+    def network(self, name: str) -> list[int] | None:
+        """Widths of the layers of a network of ours."""
+        shapes: list[torch.Size] = []
+        while (weight := self.tensors.get(f"{name}.layers.{len(shapes)}.weight")) is not None:
+            shapes.append(weight.shape[-2:])
+        if any(before[-1] != after[0] for before, after in itertools.pairwise(shapes)):
+            raise SavedModelError(f"the layers of {name!r} among its tensors do not fit together")
+        return [shape[-1] for shape in shapes] or None
+
+    def check(self, method: Method, settings: Settings, dims: int, outputs: int, functions: int) -> None:
+        """An error where the manifest speaks of another model than the tensors.
+
+        ``functions``: the likelihood sees about as many.
+        """
+        mixed = self.tensors.get("mixing.weight")
+        if settings.num_latents is None:
+            fits = mixed is None and functions <= 2 * self.latents
+        else:
+            fits = mixed is not None and mixed.shape == (1, outputs, self.latents)
+            fits = fits and settings.num_latents == self.latents
+        if not fits:
+            raise SavedModelError(f"its manifest and its {self.latents} latent functions do not go together")
+        if settings.num_layers not in (None, self.layers):
+            raise SavedModelError(f"its manifest has {settings.num_layers} layers, its tensors {self.layers}")
+        width = self._width("hidden.0.basis") if self.layers > 1 else None
+        if settings.hidden_width is not None and width is not None and settings.hidden_width != width:
+            raise SavedModelError(
+                f"its manifest has layers of {settings.hidden_width} units, its tensors of {width}"
+            )
+        columns = self.inducing.shape[-1]
+        if settings.inducing_space != "feature" and columns not in (dims, 2 * dims):
+            raise SavedModelError(f"its manifest uses {dims} columns, and its inducing points have {columns}")
+        squares = self.inducing.shape[-2] ** 2
+        if method.basis == "solve" and self.extra is not None:
+            squares += self.extra.shape[-2] ** 2
+        if method.q in ("full", "square") and self.latents * squares > self.numbers:
+            raise SavedModelError("its tensors hold no covariance of as many inducing points as there are")
+        draws = (settings.num_samples or 1) * (width or 0) * self.layers * Architecture.columns
+        if draws + self.latents * dims > FREE_NUMBERS + NUMBERS_EACH * self.numbers:
+            raise SavedModelError("its manifest describes a model far larger than the file of its tensors")
+
+
+def _build(
+    method: Method,
+    settings: Settings,
+    common: Mapping[str, Any],
+    described: Mapping[str, Any],
+    sizes: Sizes,
+    known_noise: bool,
+) -> Model:
+    tensors, dims = sizes.tensors, int(common["columns"].sum())
+    inducing, extra = sizes.inducing.clone(), None if sizes.extra is None else sizes.extra.clone()
+    if settings.inducing_space == "feature" and "extractor" in method.defaults:
+        # The points themselves are features; what build_model takes are inputs, which it maps there.
+        inducing = _placeholder(inducing, dims)
+        extra = None if extra is None else _placeholder(extra, dims)
+    rows = None
+    if method.basis == "exact":
+        noise, weight = (tensors.get(f"basis.{name}") for name in ("row_noise", "weight"))
+        rows = Batch(inducing[:, 0], torch.empty(0), noise, weight)
+    omega = entry(described, "omega", str, type(None))
+    num_data, sized = entry(described, "num_data", int), _build_settings(settings, described, sizes)
+    classes = common["classes"]
+    try:
+        model = build_model(
+            method,
+            sized,
+            inducing=inducing,
+            extra=extra,
+            outputs=len(common["y_scaler"].scale),
+            num_data=num_data,
+            beta1=tensors["beta1"],
+            beta2=tensors["beta2"],
+            omega=omega or "batch",
+            fixed_noise=known_noise,
+            spread=torch.ones(1, 1, dims, dtype=torch.float64),
+            generators=[torch.Generator().manual_seed(0)],
+            classes=None if classes is None else len(classes),
+            rows=rows,
+        )
+        if isinstance(model.basis, Subspace):
+            model.basis = _subspace(model.basis, described, tensors)
+    except Exception as error:  # of somebody's module, or of settings and tensors that are not of one model
+        raise SavedModelError(f"the model cannot be built as it was: {error}") from error
+    return model.eval()
+
+
+def _placeholder(points: Tensor, dims: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(*points.shape[:-1], dims, generator=generator, dtype=torch.float64).to(points.dtype)
+
+
+def _build_settings(settings: Settings, described: Mapping[str, Any], sizes: Sizes) -> Settings:
+    """Settings that leave no default open: widths and jitter as they were then."""
+    known: dict[str, Any] = {"jitter": float(entry(described, "jitter", int, float))}
+    if (widths := sizes.network("basis.kernel.extractor")) is not None:
+        known["widths"] = widths
+    if (widths := sizes.network("basis.mean_kernel.extractor")) is not None:
+        known["mean_widths"] = widths
+    if (widths := sizes.network("mean.net")) is not None and len(widths) > 1:
+        known["mean_widths"] = widths[:-1]  # the last layer has the one output of a mean
+    return settings.but(**known)
+
+
+def _subspace(basis: Subspace, described: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Subspace:
+    """With points that are shared, and a prior that is an earlier posterior, where the saved one had them."""
+    shared = entry(described, "shared_points", bool)
+    state = {name: tensors.get(f"basis.prior_{name}") for name in SubspaceState._fields}
+    if not shared and state["alpha"] is None:
+        return basis
+    index = basis.columns_index
+    out = Subspace(
+        basis.kernel,
+        basis.mean_inducing.detach(),
+        basis.inducing.detach(),
+        basis.q.a0.shape[:-1],
+        preconditioner=basis.preconditioner,
+        columns=None if index is None else index.shape[-1],
+        shared=shared,
+        prior=None if state["alpha"] is None else SubspaceState(**state),  # type: ignore[arg-type]
+    )
+    out.q.to(basis.q.a0)
+    return out.to(basis.inducing.device)

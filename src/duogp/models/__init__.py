@@ -1,0 +1,1 @@
+"""Terms of the loss: prior mean, basis, mixing, likelihood, objective."""

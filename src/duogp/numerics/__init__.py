@@ -1,0 +1,1 @@
+"""Storey 0: factorisations, jitter, triangular products, constrained parameters, networks."""

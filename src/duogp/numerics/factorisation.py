@@ -1,0 +1,182 @@
+"""The three pieces of linear algebra everything stands on: factorise, whiten, project.
+
+`Numerics` is the only place that adds jitter and the only place that looks at a Cholesky's success. It
+never synchronises with the host: failures are collected in a device flag that the training loop reads
+every few dozen steps and answers with a rollback and more jitter.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from duogp.numerics.triangles import inverse_of_lower
+
+#: Jitter relative to the mean prior variance, by working precision (MATH §11 C5): the smallest that is safe.
+JITTER = {torch.float64: 1e-6, torch.float32: 1e-4}
+
+
+def norm2(phi: Tensor) -> Tensor:
+    """‖φ(x)‖² of each column: [..., M, n] → [..., n]."""
+    return phi.square().sum(-2)
+
+
+def project(phi: Tensor, m: Tensor) -> Tensor:
+    """φ(x)ᵀ m: [..., M, n], [..., M] → [..., n]."""
+    return (m.unsqueeze(-2) @ phi).squeeze(-2)
+
+
+def symmetrise(a: Tensor) -> Tensor:
+    return 0.5 * (a + a.mT)
+
+
+def lower_root_of_inverse(P: Tensor) -> tuple[Tensor, Tensor]:
+    """R lower triangular with R Rᵀ = P⁻¹, and the flags of its factorisation; P⁻¹ is never formed.
+
+    P = U Uᵀ with U upper triangular, so P⁻¹ = U⁻ᵀU⁻¹ and U⁻ᵀ is the lower root.
+    """
+    L, info = torch.linalg.cholesky_ex(P.flip((-2, -1)))
+    U = L.flip((-2, -1))
+    return inverse_of_lower(U.mT), info
+
+
+class Factor(NamedTuple):
+    """L Lᵀ = K + jitter I, with L⁻¹ beside it so that all that follows is matrix products (MATH §10)."""
+
+    L: Tensor
+    L_inv: Tensor
+    jitter: Tensor  # absolute jitter that was added, [...]
+
+    def whiten(self, k: Tensor) -> Tensor:
+        """L⁻¹ k."""
+        return self.L_inv @ k
+
+    def half_log_det(self) -> Tensor:
+        """½ log|K + jitter I| = Σ log diag L."""
+        return self.L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    def detach(self) -> Factor:
+        return Factor(self.L.detach(), self.L_inv.detach(), self.jitter.detach())
+
+
+class _CholeskyWithInverse(torch.autograd.Function):
+    """K ↦ (L, L⁻¹), backward by matrix products only (MATH §10, §11 B11).
+
+    With P = Φ(LᵀgL − gL⁻¹ L⁻ᵀ), Φ = lower triangle with halved diagonal:  gK = sym(L⁻ᵀ P L⁻¹).
+    Factorised in float64; results and backward in the working precision.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, K: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        L, info = torch.linalg.cholesky_ex(K)
+        L, L_inv = L.to(dtype), inverse_of_lower(L).to(dtype)
+        ctx.save_for_backward(L, L_inv)
+        ctx.input_dtype = K.dtype
+        ctx.mark_non_differentiable(info)
+        ctx.set_materialize_grads(False)
+        return L, L_inv, info
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(
+        ctx: Any, gL: Tensor | None, gL_inv: Tensor | None, _info: Tensor
+    ) -> tuple[Tensor | None, None]:
+        L, L_inv = ctx.saved_tensors
+        parts = [] if gL is None else [L.mT @ gL]
+        parts += [] if gL_inv is None else [-gL_inv @ L_inv.mT]
+        if not parts:
+            return None, None
+        P = torch.tril(sum(parts[1:], parts[0]))
+        P.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+        return symmetrise(L_inv.mT @ (P @ L_inv)).to(ctx.input_dtype), None
+
+
+class _InverseQuadratic(torch.autograd.Function):
+    """(K, G) ↦ ½ tr GᵀK⁻¹G. With α = K⁻¹G the backward needs no factor: gG = α, gK = −½ααᵀ."""
+
+    @staticmethod
+    def forward(ctx: Any, K: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
+        L, info = torch.linalg.cholesky_ex(K)
+        Y = torch.linalg.solve_triangular(L, G, upper=False)
+        ctx.save_for_backward(L, Y)
+        ctx.mark_non_differentiable(info)
+        return 0.5 * Y.square().sum((-2, -1)), info
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Tensor, _info: Tensor) -> tuple[Tensor, Tensor]:
+        L, Y = ctx.saved_tensors
+        alpha = torch.linalg.solve_triangular(L.mT, Y, upper=True)
+        g = g[..., None, None]
+        gK = -0.5 * g * (alpha @ alpha.mT)
+        return gK.sum_to_size(L.shape), g * alpha  # one K may serve many G
+
+
+class Numerics(nn.Module):
+    """Jitter and health of a model: how much is added to a prior covariance, and whether that was enough.
+
+    `jitter` is relative to the mean prior variance and has one value per replicate, in a buffer, so that a
+    captured step sees a raised value without being captured again.
+    """
+
+    jitter: Tensor
+    failed: Tensor
+    replicate_buffers = ("jitter", "failed")
+
+    def __init__(
+        self, replicates: int = 1, jitter: float | None = None, dtype: torch.dtype = torch.float64
+    ) -> None:
+        super().__init__()
+        value = JITTER[dtype] if jitter is None else jitter
+        self.dtype = dtype
+        self.initial_jitter = float(value)
+        self.register_buffer("jitter", torch.full((replicates, 1), float(value), dtype=torch.float64))
+        self.register_buffer("failed", torch.zeros(replicates, dtype=torch.bool))
+
+    @property
+    def least_jitter(self) -> float:
+        """What is less than this is lost when the work rounds: no use in raising jitter to it."""
+        return torch.finfo(self.dtype).eps
+
+    def relative(self, jitter: float | None = None) -> Tensor:
+        """The model's jitter [R, 1], or that of a method until the model's has been raised above it."""
+        if jitter is None:
+            return self.jitter
+        own = torch.full_like(self.jitter, jitter)
+        return torch.where(self.jitter > self.initial_jitter, torch.maximum(self.jitter, own), own)
+
+    def jittered(
+        self, K: Tensor, prior_diagonal: Tensor | None = None, jitter: float | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """K + εI in float64, and ε: relative to K's own or the given prior diagonal.
+
+        A Schur complement is a difference of prior covariances and rounds relative to those: give it the
+        prior diagonal (MATH §11 A2). ``jitter``: one that belongs to a method, see `relative`.
+        """
+        K = K.double()
+        scale = K.diagonal(dim1=-2, dim2=-1) if prior_diagonal is None else prior_diagonal.double()
+        epsilon = self.relative(jitter) * scale.mean(-1)
+        eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
+        return K + epsilon[..., None, None] * eye, epsilon
+
+    def factor(self, K: Tensor, prior_diagonal: Tensor | None = None, jitter: float | None = None) -> Factor:
+        """Factorise a covariance [R, latent, M, M] with jitter."""
+        K, epsilon = self.jittered(K, prior_diagonal, jitter)
+        L, L_inv, info = _CholeskyWithInverse.apply(K, self.dtype)
+        self.note(info)
+        return Factor(L, L_inv, epsilon)
+
+    def inverse_quadratic(self, K: Tensor, G: Tensor) -> Tensor:
+        """½ tr GᵀK⁻¹G for a K that has its jitter."""
+        value, info = _InverseQuadratic.apply(K, G)
+        self.note(info)
+        return value
+
+    def note(self, info: Tensor) -> None:
+        """Remember a failed factorisation (info [R, ...] ≠ 0) without asking the device for it now."""
+        self.failed.logical_or_((info != 0).flatten(1).any(1) if info.dim() > 1 else info != 0)
+
+    def extra_repr(self) -> str:
+        return f"dtype={self.dtype}"

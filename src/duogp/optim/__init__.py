@@ -1,5 +1,0 @@
-"""Optimisers that know what they optimise."""
-
-from duogp.optim.natural import NaturalGradient
-
-__all__ = ["NaturalGradient"]

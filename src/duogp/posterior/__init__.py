@@ -1,0 +1,1 @@
+"""Fitted models in the user's units: predictions, densities, samples."""

@@ -1,0 +1,457 @@
+"""A fitted model: predictions, densities and samples in the user's units."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from numbers import Integral
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from duogp.bases import Conditional, Exact, LinearForm, Marginals, Separate, clamp_variance
+from duogp.data.arriving import Arriving, Leaving
+from duogp.data.columns import rows_of_the_fit
+from duogp.data.labels import as_labels, codes_of
+from duogp.data.scaling import Scaler
+from duogp.data.targets import require_support
+from duogp.data.validation import as_row_vector, as_target
+from duogp.kernels import Scale
+from duogp.likelihoods import Density, GaussianLikelihood, Likelihood
+from duogp.methods import Method
+from duogp.methods.settings import Settings
+from duogp.models.model import Model
+from duogp.numerics.parameters import Positive
+from duogp.posterior.prediction import ClassPrediction, Prediction
+from duogp.training.history import History
+
+#: Kernel columns held at once during prediction, in bytes.
+CHUNK_BYTES = 256 * 2**20
+#: A GPU has more, and every chunk costs some fifty launches; never more than a quarter of what is free.
+CUDA_CHUNK_BYTES = 2 * 2**30
+#: Farther out, in scaled units, rows are asked about the edge instead: their squares stay finite.
+FARTHEST = 1e100
+#: Rows up to which `sample` factorises the joint covariance; beyond it draws functions (pathwise).
+JOINT_ROWS = 2000
+
+
+class GP:
+    """What `duogp.fit` returns. Everything that does not depend on the new rows is computed once."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        method: Method,
+        settings: Settings,
+        columns: NDArray[np.bool_],
+        x_scaler: Scaler,
+        y_scaler: Scaler,
+        single_output: bool,
+        history: History,
+        known_noise: bool = False,
+        column_names: list[str] | None = None,
+        classes: NDArray | None = None,
+    ) -> None:
+        self.model = model.eval()
+        self.method = method
+        self.settings = settings
+        self.columns = columns
+        self.x_scaler = x_scaler
+        self.y_scaler = y_scaler
+        self.single_output = single_output
+        self.history = history
+        self.known_noise = known_noise  # all of the noise was given row by row, none was learned
+        self.column_names = column_names
+        self.classes = classes  # the labels behind class numbers; None for regression
+        self._form: LinearForm | None = None
+        self._likelihood64: Likelihood | None = None
+
+    def __repr__(self) -> str:
+        parts = {
+            "method": self.method.name,
+            "inputs": len(self.columns),
+            **(
+                {"outputs": len(self.y_scaler.scale)}
+                if self.classes is None
+                else {"classes": len(self.classes)}
+            ),
+            "inducing": cast(Tensor, self.model.basis.inducing).shape[-2],
+            "solver": self.history.solver,
+        }
+        return f"GP({', '.join(f'{name}={value!r}' for name, value in parts.items())})"
+
+    # -- prediction ------------------------------------------------------------------------------------------
+
+    @property
+    def posterior(self) -> LinearForm:
+        """The frozen posterior of f in scaled units, without the prior mean."""
+        if self._form is None:
+            with torch.no_grad():
+                self._form = self.model.linear_form(torch.float64)
+        return self._form
+
+    @torch.no_grad()
+    def predict(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> Prediction | ClassPrediction:
+        """Mean and variances of new rows; class probabilities where the targets are labels.
+
+        ``noise``: their known noise variances, where the fit was given some; without it the prediction of
+        such a model is of f, not of an observation.
+        ``in_parts=False``: half the work; the variance of f is not taken apart, all of it is `explained`.
+        """
+        x = self._arriving(X)
+        row_noise = self._row_noise(noise, len(x))
+        leaving: list[Leaving] = []
+        for start, f in self._marginals(x, in_parts=in_parts):
+            density = self._density(row_noise, start, f.mean.shape[-1])
+            if self.classes is None:
+                mean, *variances = density.predictive_moments(*f)
+                pieces = [self._mean_to_user(mean[0]), *(self._variance_to_user(v[0]) for v in variances)]
+            else:
+                pieces = [density.class_probabilities(f.mean, f.variance)[0], *(part[0] for part in f)]
+            leaving = leaving or [Leaving(len(x)) for _ in pieces]
+            for each, piece in zip(leaving, pieces, strict=True):
+                each.add(piece)
+        found = [each.all() for each in leaving]
+        if self.classes is not None:
+            return ClassPrediction(found[0], self.classes, *found[1:])
+        return Prediction(*map(self._shape, found))
+
+    @torch.no_grad()
+    def predict_mean(self, X: Any) -> NDArray[np.float64]:
+        """E[y | x] alone: one product of a vector where the variance takes one of a matrix."""
+        likelihood = self.model.likelihood
+        if self.classes is not None:
+            raise ValueError("predict_mean is for numbers: this model knows labels, see predict_proba")
+        if not isinstance(likelihood, GaussianLikelihood) or self.model.mixing is not None:
+            return cast(Prediction, self.predict(X, in_parts=False)).mean  # it takes the variance to know
+        x = self._arriving(X)
+        leaving = Leaving(len(x))
+        for piece in x.split(self._chunk_rows(matrices=1)):
+            rows = piece[None, None]
+            leaving.add(self._mean_to_user((self.posterior.mean(rows) + self.model.mean(rows))[0]))
+        return self._shape(leaving.all())
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Class probabilities [n, classes], in the order of `classes`."""
+        prediction = self.predict(X)
+        if not isinstance(prediction, ClassPrediction):
+            raise ValueError("predict_proba is for class labels: this model was fitted to numbers")
+        return prediction.probabilities
+
+    @torch.no_grad()
+    def log_density(self, X: Any, y: Any, *, noise: Any = None) -> NDArray[np.float64]:
+        """log p(y | x, data) of each row (summed over outputs), in the user's units."""
+        self._require_noise(noise, "log_density")
+        x = self._inputs(X)
+        if self.classes is not None:
+            codes = codes_of(as_labels(y, len(x)), self.classes)
+            if (codes < 0).any():
+                raise ValueError(
+                    f"y holds labels that the model does not know; it knows {self.classes.tolist()}"
+                )
+            scaled = codes[:, None].astype(np.float64)
+        else:
+            target = as_target(y, len(x), "y")
+            outputs = len(self.y_scaler.scale)
+            if target.size != len(x) * outputs:
+                raise ValueError(f"y has shape {target.shape}, predictions have {(len(x), outputs)}")
+            target = target.reshape(len(x), outputs)
+            require_support(target, self.model.likelihood.target)
+            scaled = self.y_scaler.transform(target)
+        ys = torch.as_tensor(scaled, dtype=torch.float64, device=x.device).mT[None]
+        row_noise = self._row_noise(noise, len(x))
+        out = []
+        for start, f in self._marginals(x, in_parts=False):
+            rows = f.mean.shape[-1]
+            density = self._density(row_noise, start, rows)
+            out.append(density.log_predictive(ys[..., start : start + rows], f.mean, f.variance)[0])
+        return torch.cat(out).cpu().numpy() - np.log(self.y_scaler.scale).sum()
+
+    def _marginals(self, x: Arriving | Tensor, *, in_parts: bool = True) -> Iterator[tuple[int, Marginals]]:
+        """What the likelihood sees at the rows, piece by piece, with where the piece begins."""
+        start = 0
+        for piece in x.split(self._chunk_rows()):
+            rows = piece[None, None]  # [1, 1, n, d]
+            prior = self.posterior.prior.diag(rows)
+            if in_parts:
+                f = self.posterior.marginals(rows)
+                f = f._replace(residual=clamp_variance(f.residual, prior))
+            else:
+                f = self.posterior.whole(rows)
+                f = f._replace(explained=clamp_variance(f.explained, prior))
+            f = self.model.complete(f, rows)
+            yield start, Marginals(*torch.broadcast_tensors(*f))
+            start += len(piece)
+
+    def _density(self, row_noise: Tensor | None, start: int, rows: int) -> Density:
+        noise = None if row_noise is None else row_noise[..., start : start + rows]
+        return self._likelihood.bind(noise)
+
+    @property
+    def _likelihood(self) -> Likelihood:
+        """The likelihood in float64, for prediction."""
+        if self._likelihood64 is None:
+            self._likelihood64 = copy.deepcopy(self.model.likelihood).double().eval()
+        return self._likelihood64
+
+    def _row_noise(self, noise: Any, n: int) -> Tensor | None:
+        """Known noise of new rows in scaled units, [1, outputs, n]."""
+        if noise is None:
+            return None
+        variance = as_row_vector(noise, n, "noise")[None] / self.y_scaler.scale[:, None] ** 2
+        return torch.as_tensor(variance, device=self.model.beta1.device)[None]
+
+    # -- samples ---------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def sample(
+        self,
+        X: Any,
+        n: int = 1,
+        *,
+        seed: int | None = None,
+        kind: str = "auto",
+        observation_noise: bool = False,
+        noise: Any = None,
+    ) -> NDArray[np.float64]:
+        """n joint draws of f at the rows of X: [n, rows] (or [n, rows, outputs]).
+
+        ``kind="joint"`` factorises the joint covariance, ``"pathwise"`` draws functions (linear cost, random
+        features for the prior); ``"auto"`` is joint up to 2,000 rows. ``observation_noise`` adds the learned
+        noise and, where it is known row by row, ``noise``.
+        """
+        if observation_noise:
+            self._require_noise(noise, "sample(observation_noise=True)")
+        if kind not in ("auto", "joint", "pathwise"):
+            raise ValueError(f"kind must be 'auto', 'joint' or 'pathwise', got {kind!r}")
+        n = _count(n)
+        x = self._inputs(X)
+        generator = _generator(seed)
+        if kind == "joint" or (kind == "auto" and len(x) <= JOINT_ROWS):
+            draws = self._joint_draws(x, n, generator)
+        else:
+            evaluate = self.posterior.sample_paths(n, generator)
+            draws = torch.cat([evaluate(part[None, None])[:, 0] for part in x.split(self._chunk_rows())], -1)
+        draws = self._mixed(draws + self.model.mean(x[None, None])[0])  # [n, outputs, rows]
+        if observation_noise:
+            if not isinstance(self.model.likelihood, GaussianLikelihood):
+                return self._observations(draws, generator)
+            variance = np.broadcast_to(self._learned_noise()[:, None], draws.shape[1:])
+            if noise is not None:
+                variance = (
+                    variance + as_row_vector(noise, len(x), "noise") / self.y_scaler.scale[:, None] ** 2
+                )
+            std = torch.as_tensor(np.sqrt(variance), device=x.device)
+            draws = draws + std * torch.randn(draws.shape, generator=generator, dtype=x.dtype).to(x.device)
+        return self._draws_to_user(draws)
+
+    def sample_paths(
+        self, n: int = 1, *, seed: int | None = None, num_features: int = 1024
+    ) -> Callable[[Any], NDArray]:
+        """n functions drawn from the posterior: call the result with any rows, as often as you like."""
+        with torch.no_grad():
+            evaluate = self.posterior.sample_paths(_count(n), _generator(seed), num_features)
+
+        @torch.no_grad()
+        def paths(X: Any) -> NDArray[np.float64]:
+            x = self._inputs(X)[None, None]
+            return self._draws_to_user(self._mixed(evaluate(x)[:, 0] + self.model.mean(x)[0]))
+
+        return paths
+
+    def _mixed(self, draws: Tensor) -> Tensor:
+        """Draws of latent functions [n, latents, rows] as draws of what the likelihood sees."""
+        return draws if self.model.mixing is None else self.model.mixing.mix(draws)
+
+    def _observations(self, draws: Tensor, generator: torch.Generator) -> NDArray:
+        """Draws of y given draws of f [n, latents, rows]."""
+        values = self._likelihood.bind(None).sample(draws.unsqueeze(1), generator)[:, 0]  # [n, outputs, rows]
+        if self.classes is not None:
+            return self.classes[values[:, 0].long().cpu().numpy()]
+        return self._draws_to_user(values)
+
+    def _joint_draws(self, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
+        mean, residual, explained = self.posterior.joint(x[None, None])
+        covariance = (residual + explained).double()
+        scale = self.posterior.prior.diag(x[None, None]).mean(-1).expand(covariance.shape[:-2])
+        eye = torch.eye(len(x), dtype=covariance.dtype, device=x.device)
+        jitter = 1e-10
+        while True:
+            L, info = torch.linalg.cholesky_ex(covariance + (jitter * scale)[..., None, None] * eye)
+            if not bool((info != 0).any()):
+                break
+            if jitter > 1e-2:
+                raise ValueError(
+                    "the joint covariance of these rows cannot be factorised: use kind='pathwise'"
+                )
+            jitter *= 10
+        xi = torch.randn(n, *mean.shape, generator=generator, dtype=torch.float64).to(x.device)
+        return (mean + (L @ xi.unsqueeze(-1)).squeeze(-1))[:, 0]
+
+    # -- what was learned ------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def hyperparameters(self) -> dict[str, Any]:
+        """Learned values in scaled units: noise variance, kernels, prior mean."""
+        basis = self.model.basis
+        kernel = _plain(basis.kernel.describe())
+        likelihood = self.model.likelihood
+        out: dict[str, Any] = {
+            name: _squeeze(part().tolist())
+            for name, part in likelihood.named_modules()
+            if isinstance(part, Positive)
+        }
+        out["kernel"] = kernel
+        out["lengthscale"] = _find(kernel, "lengthscale")
+        if isinstance(basis, Conditional) or (
+            isinstance(basis, Separate) and basis.mean_kernel is not basis.kernel
+        ):
+            out["mean_kernel"] = _plain(basis.mean_kernel.describe())
+            out["lengthscale_mean"] = _find(out["mean_kernel"], "lengthscale")
+            out["lengthscale_covariance"] = out.pop("lengthscale")
+        if isinstance(basis, Exact) and isinstance(basis.kernel, Scale):  # ridge regression's λ
+            scale = basis.kernel.variance()[0].detach().double().cpu().numpy()
+            out["ridge_penalty"] = _squeeze((self._learned_noise() / scale).tolist())
+        out["mean"] = {
+            name: _squeeze(p.tolist()) for name, p in self.model.mean.named_parameters() if p.numel() <= 1000
+        }
+        return out
+
+    @property
+    def inducing_points(self) -> NDArray[np.float64]:
+        """The points that carry the covariance, [M, d] in the units of X (columns that were dropped: NaN)."""
+        inducing = self.model.basis.inducing
+        assert isinstance(inducing, Tensor)
+        if self.settings.inducing_space == "feature" and "extractor" in self.method.defaults:
+            raise ValueError("the inducing points live in the space of the features, not of X")
+        dims = int(self.columns.sum())  # a generalised point has its lengthscales behind its place
+        points = inducing[0, 0, :, :dims].detach().double().cpu().numpy()
+        out = np.full((len(points), len(self.columns)), np.nan)
+        out[:, self.columns] = self.x_scaler.inverse(points)
+        return out
+
+    def num_variational_parameters(self) -> int:
+        return self.model.basis.num_variational_parameters()
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Save to a folder, which `duogp.load` reads; one that holds a saved model is replaced."""
+        from duogp.io import save
+
+        return save(self, folder)
+
+    # -- helpers ---------------------------------------------------------------------------------------------
+
+    def _inputs(self, X: Any) -> Tensor:
+        """Rows in scaled units on the model's device, float64."""
+        return self._arriving(X).together()
+
+    def _arriving(self, X: Any) -> Arriving:
+        """The same, for who takes them piece by piece."""
+        matrix = rows_of_the_fit(X, self.column_names, len(self.columns))
+        device = self.model.beta1.device
+        scale = self.x_scaler.on(device)
+        used = None
+        if not self.columns.all():
+            used = torch.as_tensor(np.flatnonzero(self.columns), device=device)
+
+        def scaled(x: Tensor) -> Tensor:
+            return scale(x if used is None else x[:, used]).clamp_(-FARTHEST, FARTHEST)
+
+        return Arriving(matrix, device, scaled)
+
+    def _require_noise(self, noise: Any, what: str) -> None:
+        if self.known_noise and noise is None:
+            raise ValueError(f"{what} needs noise=: this model was fitted with known noise, and learned none")
+
+    def _chunk_rows(self, matrices: int = 4) -> int:
+        """Rows at once, where each takes so many numbers for every inducing point."""
+        size = max(self.posterior.mean_weights.shape[-1], self.posterior.residual_root.shape[-1])
+        device, memory = self.model.beta1.device, CHUNK_BYTES
+        if device.type == "cuda":
+            memory = min(CUDA_CHUNK_BYTES, torch.cuda.mem_get_info(device)[0] // 4)
+        return max(256, memory // (8 * matrices * size * self.posterior.mean_weights.shape[-2]))
+
+    def _learned_noise(self) -> NDArray[np.float64]:
+        """Learned noise variance of each output in scaled units."""
+        likelihood = self.model.likelihood
+        assert isinstance(likelihood, GaussianLikelihood)
+        return likelihood.noise()[0].detach().double().cpu().numpy()
+
+    def _shape(self, value: NDArray) -> NDArray[np.float64]:
+        shape = len(value), len(self.y_scaler.scale)
+        value = np.broadcast_to(value, shape).astype(np.float64, copy=value.shape != shape)
+        return value[:, 0] if self.single_output else value
+
+    def _mean_to_user(self, mean: Tensor) -> Tensor:
+        """[outputs, n] from scaled units to the user's, on the device where it lies."""
+        scale, shift = self._units
+        return mean.double() * scale + shift
+
+    def _variance_to_user(self, variance: Tensor) -> Tensor:
+        scale, _ = self._units
+        if variance.stride(-1) == 0:  # the same for every row stays one number
+            return (variance[:, :1].double() * scale.square()).expand(-1, variance.shape[-1])
+        return variance.double() * scale.square()
+
+    @cached_property
+    def _units(self) -> tuple[Tensor, Tensor]:
+        """Scale and shift of the targets, [outputs, 1], where the model is."""
+        device = self.model.beta1.device
+        scale, shift = (torch.as_tensor(v, device=device) for v in (self.y_scaler.scale, self.y_scaler.shift))
+        return scale.unsqueeze(-1), shift.unsqueeze(-1)
+
+    def _draws_to_user(self, draws: Tensor) -> NDArray[np.float64]:
+        if self.classes is not None:  # latent functions, not of the targets' kind
+            values = draws.mT.cpu().numpy()
+            return values[..., 0] if values.shape[-1] == 1 else values
+        draws = draws[..., : len(self.y_scaler.scale), :]  # a log noise behind them is not asked for
+        values = draws.mT.cpu().numpy() * self.y_scaler.scale + self.y_scaler.shift  # [n, rows, outputs]
+        return values[..., 0] if self.single_output else values
+
+
+def _count(n: Any) -> int:
+    if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
+        raise ValueError(f"n must be a positive integer, got {n!r}")
+    return int(n)
+
+
+def _generator(seed: int | None) -> torch.Generator:
+    generator = torch.Generator()
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    return generator
+
+
+def _squeeze(value: Any) -> Any:
+    """Nested lists without their leading dimensions of size one."""
+    while isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return _squeeze(value) if isinstance(value, list) and value and not isinstance(value[0], dict) else value
+
+
+def _find(description: Any, key: str) -> Any:
+    """The first value of that name in a nested description."""
+    if isinstance(description, dict):
+        if key in description:
+            return description[key]
+        description = list(description.values())
+    if isinstance(description, list):
+        for part in description:
+            if isinstance(part, dict | list) and (found := _find(part, key)) is not None:
+                return found
+    return None

@@ -1,0 +1,122 @@
+"""`GPClassifier`: labels of any type, with probabilities that know what they do not know."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+
+from duogp.data.labels import as_labels, codes_of, encode
+from duogp.posterior.prediction import ClassPrediction
+from duogp.sklearn.base import BaseGP
+from duogp.sklearn.conformal import Calibration, check_level, class_scores
+from duogp.sklearn.rows import warn_of_column
+
+Array = NDArray[np.float64]
+
+
+class GPClassifier(ClassifierMixin, BaseGP):
+    """Gaussian process classification of any size, as a scikit-learn estimator.
+
+    ``method``: "auto", or a name of `duogp.METHODS`. ``likelihood``: None chooses by the number of classes;
+    "bernoulli" ("probit"), "logit", "robust-max", "softmax", or an object. All other keywords are those of
+    `GPRegressor`. After `fit` there are its attributes and ``classes_``.
+    """
+
+    _default_likelihood = "classes"
+
+    # -- prediction ------------------------------------------------------------------------------------------
+
+    def predict(self, X: Any) -> NDArray:
+        """The most probable label of each row."""
+        codes = self.predict_proba(X).argmax(1)
+        return self.classes_[codes]
+
+    def predict_proba(self, X: Any) -> Array:
+        """Class probabilities [n, classes], in the order of ``classes_``."""
+        prediction = self._predict(X)
+        assert isinstance(prediction, ClassPrediction)
+        return prediction.probabilities
+
+    def predict_log_proba(self, X: Any) -> Array:
+        return np.log(self.predict_proba(X))
+
+    def decision_function(self, X: Any) -> Array:
+        """Log odds of the second of two classes [n]; log probabilities of more [n, classes]."""
+        logs = self.predict_log_proba(X)
+        return logs[:, 1] - logs[:, 0] if logs.shape[1] == 2 else logs
+
+    def predict_set(self, X: Any, level: float = 0.9) -> NDArray[np.bool_]:
+        """Which classes belong to a conformal set that holds the true label at least so often, [n, classes].
+
+        Whatever the model, on average over rows like those it was calibrated on (`calibration_fraction` or
+        `calibrate`).
+        """
+        level = check_level(level)
+        probabilities = self.predict_proba(X)
+        if self.calibration_ is None:
+            raise ValueError(
+                "conformal sets need rows that the model has not seen: set calibration_fraction before "
+                "fit, or call calibrate(X, y) with fresh rows (validation rows have steered training)"
+            )
+        chosen = 1 - probabilities <= self.calibration_.threshold(level)
+        chosen[np.arange(len(chosen)), probabilities.argmax(1)] = True  # an empty set helps nobody
+        return chosen
+
+    def calibrate(self, X: Any, y: Any) -> Self:
+        """Calibrate conformal sets on fresh rows; they must have had no part in the fit."""
+        matrix = self._inputs(X)
+        self._calibrate(matrix, self._read_target(y, len(matrix)), None)
+        return self
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray:
+        """Joint draws of labels, [n, n_samples]."""
+        draws = self._draws(X, n_samples, random_state, False, None)
+        return self.classes_[codes_of(draws.T.reshape(-1), self.gp_.classes)].reshape(draws.T.shape)
+
+    # -- fitting ---------------------------------------------------------------------------------------------
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, validation: tuple[Any, Any] | None = None
+    ) -> Self:
+        """Fit to a table and its labels; see `GPRegressor.fit`."""
+        self._object_labels = getattr(y, "dtype", None) == np.dtype(object)
+        return self._fit(X, y, sample_weight, validation=validation)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from one more minibatch: a stream (`duogp.OnlineGP`) starts, or goes on after `fit`.
+
+        ``classes``: all labels that will ever come, needed where the first call has not seen them all.
+        """
+        if not self.__sklearn_is_fitted__():
+            self._object_labels = getattr(y, "dtype", None) == np.dtype(object)
+        self._partial_fit(X, y, sample_weight, classes)
+        assert self._learner is not None
+        self._name_classes(self._learner.classes)
+        return self
+
+    def _learned(self, gp: Any, reasons: list[str]) -> None:
+        super()._learned(gp, reasons)
+        self._name_classes(gp.classes)
+
+    def _name_classes(self, classes: Any) -> None:
+        """Labels that came as objects go back as objects."""
+        self.classes_ = np.asarray(classes, dtype=object if self._object_labels else None)
+
+    def _check_likelihood(self, kind: str) -> None:
+        if kind != "classes":
+            raise ValueError(
+                f"likelihood={self.likelihood!r} is for numbers, not for labels: use GPRegressor"
+            )
+
+    def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
+        labels = as_labels(y, n, name)
+        warn_of_column(y)
+        encode(labels, name)  # refuses what is no label
+        return labels
+
+    def _calibrate(self, X: NDArray, y: NDArray, noise: Any) -> None:
+        gp = self.gp_
+        self.calibration_ = Calibration.of(class_scores(gp.predict_proba(X), codes_of(y, gp.classes)))

@@ -1,0 +1,104 @@
+"""From an estimator's constructor keywords to the keywords of `duogp.fit`, once `fit` is called."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from duogp.methods.settings import Settings
+
+#: Constructor keywords that are settings of the same name.
+SHARED = (
+    "num_inducing",
+    "kernel",
+    "ard",
+    "inducing_init",
+    "likelihood",
+    "solver",
+    "epochs",
+    "batch_size",
+    "learning_rate",
+    "beta1",
+    "beta2",
+    "whitening",
+    "validation_fraction",
+    "early_stopping",
+    "time_budget",
+    "standardize",
+    "device",
+    "dtype",
+)
+#: Settings that have a constructor keyword of another name or meaning.
+TRANSLATED = {"backend": "compile", "random_state": "random_state", "verbose": "verbose"}
+#: Every random state fits into this many bits, as scikit-learn's do.
+SEED_BITS = 31
+
+
+def settings_of(params: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Keywords of `duogp.fit`: what differs from its defaults, since methods warn of what they ignore."""
+    default = Settings()
+    chosen = {name: params[name] for name in SHARED if not _same(params[name], getattr(default, name))}
+    chosen["random_state"] = seed
+    if params["verbose"]:
+        chosen["verbose"] = True
+    backend = _backend(params["compile"], params["device"])
+    if backend != default.backend:
+        chosen["backend"] = backend
+    return {**chosen, **_others(params["settings"])}
+
+
+def seed_of(random_state: Any) -> int:
+    """As in scikit-learn: None is a new seed each time, an integer itself, a RandomState is drawn from."""
+    if random_state is None:
+        return secrets.randbits(SEED_BITS)
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**SEED_BITS - 1))
+    if isinstance(random_state, Integral) and not isinstance(random_state, bool | np.bool_):
+        seed = int(random_state)
+        if not 0 <= seed < 2**63:
+            raise ValueError(f"random_state must be from 0 to 2**63 - 1, got {seed}")
+        return seed
+    raise ValueError(
+        f"random_state must be None, an integer or a numpy RandomState, got {type(random_state).__name__}"
+    )
+
+
+def fraction(name: str, value: Any) -> float:
+    if not is_number(value) or not 0 <= value < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {value!r}")
+    return float(value)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Equal and of one type; a kernel, a list or an array is never a default."""
+    return value is default or (type(value) is type(default) and bool(value == default))
+
+
+def _backend(compiled: Any, device: Any) -> str:
+    if isinstance(compiled, str) and compiled == "auto":
+        return "auto"
+    if compiled is False:
+        return "eager"
+    if compiled is True:  # where there is nothing to capture for, steps stay eager
+        return "graph" if Settings(device=device).torch_device.type == "cuda" else "auto"
+    raise ValueError(f"compile must be 'auto', True or False, got {compiled!r}")
+
+
+def _others(settings: Any) -> dict[str, Any]:
+    if settings is None:
+        return {}
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"settings must be a dict of duogp.Settings, got {type(settings).__name__}")
+    for name in settings:
+        own = name if name in SHARED else TRANSLATED.get(name)
+        if own is not None:
+            raise ValueError(f"settings holds {name!r}, for which there is the parameter {own!r}")
+    return dict(settings)

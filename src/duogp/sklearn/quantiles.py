@@ -1,0 +1,147 @@
+"""Quantiles of a new observation, whatever the likelihood: in closed form, by inversion, or from draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtri
+from torch import Tensor
+
+from duogp.baselines.heads import GaussianHead
+from duogp.baselines.predictor import NeuralPredictor
+from duogp.bases import Marginals
+from duogp.likelihoods import GaussianDensity, GaussianLikelihood
+from duogp.likelihoods.base import standard_deviation
+from duogp.likelihoods.beta import BetaDensity
+from duogp.likelihoods.gamma import GammaDensity
+from duogp.likelihoods.heteroscedastic import HeteroscedasticDensity
+from duogp.likelihoods.poisson import PoissonDensity
+from duogp.likelihoods.student_t import StudentTDensity
+from duogp.models.sample_mixture import MixtureDensity
+from duogp.posterior.gp import GP
+from duogp.sklearn.predictive import Beta, Draws, Gamma, Mixture, Poisson, Predictive
+
+Array = NDArray[np.float64]
+
+#: Numbers held at once while quantiles are looked for.
+CHUNK = 4_000_000
+#: Draws for likelihoods that are known by their samples only: a probability to about one per cent.
+NUM_DRAWS = 4096
+
+
+def as_levels(quantiles: Any, name: str = "quantiles") -> Array:
+    """Probabilities strictly between 0 and 1, as a vector."""
+    try:
+        levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be probabilities, got {quantiles!r}") from error
+    if levels.ndim != 1 or levels.size == 0 or not ((levels > 0) & (levels < 1)).all():
+        hint = "; did you mean shares, not per cent?" if (levels >= 1).any() else ""
+        raise ValueError(
+            f"{name} must be one or more numbers strictly between 0 and 1, got {quantiles!r}{hint}"
+        )
+    return levels
+
+
+@torch.no_grad()
+def predictive_quantiles(gp: GP | NeuralPredictor, X: Any, levels: Array, noise: Any = None) -> Array:
+    """[levels, n, outputs] in the user's units."""
+    if isinstance(gp, NeuralPredictor):
+        pieces: Iterator[Predictive] = _network_pieces(gp, X)
+    elif type(gp) is GP and isinstance(gp.model.likelihood, GaussianLikelihood):
+        gp._require_noise(noise, "a quantile")
+        prediction = gp.predict(X, noise=noise)
+        mean, std = (np.reshape(v, (1, len(v), -1)) for v in (prediction.mean, prediction.std))  # type: ignore[union-attr]
+        return mean + std * ndtri(levels)[:, None, None]
+    else:
+        gp._require_noise(noise, "a quantile")
+        pieces = _pieces(gp, X, noise, len(levels))
+    found = np.concatenate([piece.quantiles(levels) for piece in pieces], -1)  # [levels, outputs, n]
+    return found.transpose(0, 2, 1) * gp.y_scaler.scale + gp.y_scaler.shift
+
+
+def _network_pieces(network: NeuralPredictor, X: Any) -> Iterator[Predictive]:
+    head = network.network.head
+    assert isinstance(head, GaussianHead)
+    for raw in network._passes(network._inputs(X)):
+        mean, variance = (_array(part) for part in head.moments(raw))  # [S, outputs, n]
+        yield Mixture(
+            mean, np.sqrt(np.broadcast_to(variance, mean.shape)), np.full((len(mean), 1, 1), 1 / len(mean))
+        )
+
+
+def _pieces(gp: GP, X: Any, noise: Any, num_levels: int) -> Iterator[Predictive]:
+    x = gp._arriving(X)
+    row_noise = gp._row_noise(noise, len(x))
+    generator = torch.Generator().manual_seed(0)  # where quantiles come from draws, they are always the same
+    for start, f in gp._marginals(x):
+        size = max(1, CHUNK // (64 * num_levels * f.mean[..., 0].numel()))
+        for offset in range(0, f.mean.shape[-1], size):
+            part = Marginals(*(t[..., offset : offset + size] for t in f))
+            density = gp._density(row_noise, start + offset, part.mean.shape[-1])
+            yield predictive_of(density, part.mean, part.variance, gp.model.likelihood.target, generator)
+
+
+def predictive_of(
+    density: Any, mean: Tensor, variance: Tensor, target: str, generator: torch.Generator
+) -> Predictive:
+    """The distribution of y for f ~ N(mean, variance), [1, latents, n] or [samples, 1, latents, n]."""
+    if isinstance(density, MixtureDensity):
+        density = density.of
+    latents, n = mean.shape[-2:]
+    mean, variance = (t.reshape(-1, latents, n) for t in (mean, variance))
+    samples = len(mean)
+    if isinstance(density, GaussianDensity):
+        std = (variance + density.noise[-1]).sqrt()
+        return Mixture(_array(mean), _array(std), np.full((samples, 1, 1), 1 / samples))
+    if isinstance(density, StudentTDensity):
+        log_w, log_weight = (t[:, 0] for t in density._precisions(3))  # [w, outputs, 1]
+        total = variance + (density.scale[0].square() * torch.exp(-log_w)).unsqueeze(1)  # [w, S, outputs, n]
+        return _mixture(mean.expand_as(total), total, log_weight.exp().unsqueeze(1) / samples)
+    if isinstance(density, HeteroscedasticDensity):
+        mu, v = density._pairs(mean, variance)
+        z, log_weights = density.rule.along(mu.g)
+        noise = density._noise_at(mu.g + standard_deviation(v.g) * z)
+        total = (v.f + noise).clamp_min(torch.finfo(noise.dtype).tiny)
+        return _mixture(mu.f.expand_as(total), total, log_weights.exp() / samples)
+    latent = _array(mean), _array(standard_deviation(variance))
+    if isinstance(density, PoissonDensity):
+        return Poisson(*latent)
+    if isinstance(density, GammaDensity):
+        return Gamma(*latent, _array(density.shape[0]))
+    if isinstance(density, BetaDensity):
+        return Beta(*latent, _array(density.precision[0]), density.link)
+    which = torch.arange(NUM_DRAWS) % samples
+    z = torch.randn(NUM_DRAWS, latents, n, generator=generator, dtype=torch.float64).to(mean)
+    f = mean[which] + standard_deviation(variance)[which] * z
+    return Draws(_array(density.sample(f.unsqueeze(1), generator)[:, 0]), discrete=target == "count")
+
+
+def _mixture(mean: Tensor, variance: Tensor, weight: Tensor) -> Mixture:
+    """Nodes and samples [nodes, samples, outputs, n] as one axis of components."""
+    nodes, samples, outputs, n = variance.shape
+    shape = (nodes, samples, weight.shape[-2], 1)
+    weights = _array(weight.expand(shape).reshape(nodes * samples, -1, 1))
+    return Mixture(
+        _array(mean.reshape(-1, outputs, n)), _array(variance.sqrt().reshape(-1, outputs, n)), weights
+    )
+
+
+def _array(value: Tensor) -> Array:
+    return value.detach().double().cpu().numpy()
+
+
+def shaped(values: Array, single_output: bool, scalar: bool) -> Array:
+    """[levels, n, outputs] as the user sees it: [n, levels] or [n, outputs, levels]."""
+    out = np.moveaxis(values, 0, -1)
+    out = out[:, 0] if single_output else out
+    return out[..., 0] if scalar else out
+
+
+def central(level: float) -> Sequence[float]:
+    """The two probabilities between which the central interval lies."""
+    return (1 - level) / 2, (1 + level) / 2

@@ -1,0 +1,166 @@
+"""`GPRegressor`: numbers, counts, positive numbers and shares, with honest uncertainty."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin
+from sklearn.utils import Tags
+
+from duogp.data.targets import require_support
+from duogp.data.validation import as_row_vector, as_target
+from duogp.posterior.prediction import Prediction
+from duogp.sklearn.base import BaseGP
+from duogp.sklearn.conformal import Calibration, Scale, check_level
+from duogp.sklearn.covariance import observation_covariance
+from duogp.sklearn.quantiles import as_levels, central, predictive_quantiles, shaped
+from duogp.sklearn.rows import require_moderate
+
+Array = NDArray[np.float64]
+
+
+class GPRegressor(RegressorMixin, BaseGP):
+    """Gaussian process regression of any size, as a scikit-learn estimator.
+
+    ``method``: "auto", or a name of `duogp.METHODS`. ``likelihood``: None is "gaussian"; "student-t",
+    "heteroscedastic", "poisson", "gamma", "beta", or an object. ``kernel``: a name or an object.
+    ``calibration_fraction``: share of the rows kept away from training for conformal intervals.
+    ``time_budget``: seconds after which training stops. ``compile``: True captures
+    training steps where the device can. ``checkpoint_dir``: a folder that the fitted estimator is saved to.
+    ``settings``: a dict of any other `duogp.Settings`. Inputs and targets are scaled inside
+    (``standardize``); predictions are in the units of y.
+
+    After `fit`: ``gp_`` (the `duogp.GP`), ``method_``, ``reasons_`` (why this method), ``history_``,
+    ``calibration_``, ``n_iter_``, ``n_features_in_``, ``feature_names_in_``.
+    """
+
+    _default_likelihood = "gaussian"
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.positive_only = self.likelihood in ("poisson", "gamma", "beta")
+        return tags
+
+    # -- prediction ------------------------------------------------------------------------------------------
+
+    def predict(
+        self, X: Any, return_std: bool = False, return_cov: bool = False, *, noise: Any = None
+    ) -> Any:
+        """The mean of new rows, [n] or [n, outputs].
+
+        With ``return_std`` also the standard deviation of an observation (noise included; the function's own
+        is the root of `explain_variance`'s first two parts), with ``return_cov`` instead the covariance of
+        observations at all rows, [n, n] or [n, n, outputs]. ``noise``: known noise variances of these rows,
+        where the fit was given some; without them the prediction is of the function.
+        """
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov: ask for one of them")
+        prediction = self._prediction(X, noise)
+        if return_std:
+            return prediction.mean, prediction.std
+        if return_cov:
+            return prediction.mean, observation_covariance(self.gp_, self._inputs(X), prediction)
+        return prediction.mean
+
+    def predict_quantiles(self, X: Any, quantiles: Any = (0.05, 0.5, 0.95), *, noise: Any = None) -> Array:
+        """Quantiles of an observation, [n, quantiles] or [n, outputs, quantiles]; of one number [n, ...].
+
+        Those of the model's predictive distribution: exact for Gaussian noise, by inverting the distribution
+        function for the other likelihoods (their probability is right to about 1e-6), from 4,096 fixed draws
+        for a likelihood class of your own.
+        """
+        levels = as_levels(quantiles)
+        values = predictive_quantiles(self.gp_, self._inputs(X), levels, noise)
+        return shaped(values, self.gp_.single_output, scalar=np.ndim(quantiles) == 0)
+
+    def predict_interval(
+        self, X: Any, level: float = 0.9, kind: str = "model", *, noise: Any = None
+    ) -> tuple[Array, Array]:
+        """Ends (lower, upper) of an interval that holds an observation with probability ``level``.
+
+        ``kind="model"``: the central interval of the predictive distribution, as good as the model.
+        ``kind="conformal"``: holds at least so often whatever the model, on average over rows like those it
+        was calibrated on (`calibration_fraction` or `calibrate`); each output for itself.
+        """
+        level = check_level(level)
+        if kind == "model":
+            ends = self.predict_quantiles(X, np.array(central(level)), noise=noise)
+            return ends[..., 0], ends[..., 1]
+        if kind != "conformal":
+            raise ValueError(f"kind must be 'model' or 'conformal', got {kind!r}")
+        gp = self.gp_
+        if self.calibration_ is None:
+            raise ValueError(
+                "conformal intervals need rows that the model has not seen: set calibration_fraction before "
+                "fit, or call calibrate(X, y) with fresh rows (validation rows have steered training)"
+            )
+        scale = Scale.of(gp, self._inputs(X), noise)
+        low, high = scale.interval(self.calibration_.threshold(level), self._target_kind())
+        return (low[:, 0], high[:, 0]) if gp.single_output else (low, high)
+
+    def calibrate(self, X: Any, y: Any, *, noise: Any = None) -> Self:
+        """Calibrate conformal intervals on fresh rows; they must have had no part in the fit."""
+        matrix = self._inputs(X)
+        target = self._read_target(y, len(matrix))
+        self._calibrate(matrix, target, None if noise is None else as_row_vector(noise, len(matrix), "noise"))
+        return self
+
+    def sample_y(
+        self, X: Any, n_samples: int = 1, random_state: Any = 0, *, function: bool = False, noise: Any = None
+    ) -> Array:
+        """Joint draws of observations (of the function with ``function=True``): [n, n_samples] or
+        [n, outputs, n_samples], as scikit-learn's Gaussian processes have it."""
+        return np.moveaxis(self._draws(X, n_samples, random_state, function, noise), 0, -1)
+
+    def log_density(self, X: Any, y: Any, *, noise: Any = None) -> Array:
+        """log p(y | x, data) of each row, in the units of y."""
+        extra = {} if noise is None else {"noise": noise}
+        matrix = self._inputs(X)
+        return self.gp_.log_density(matrix, self._read_target(y, len(matrix)), **extra)
+
+    # -- fitting ---------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        validation: tuple[Any, Any] | None = None,
+        noise: Any = None,
+    ) -> Self:
+        """Fit to a table: arrays, lists, torch tensors, pandas and polars frames, arrow tables.
+
+        ``sample_weight``: a row of weight w counts as w rows. ``validation``: rows (X, y) for early stopping
+        and the choice of β, instead of a ``validation_fraction`` of these. ``noise``: known noise variances
+        of the rows (Gaussian likelihood). With a ``calibration_fraction``, that share of the rows is kept
+        away from all of training, for conformal predictions.
+        """
+        return self._fit(X, y, sample_weight, validation=validation, noise=noise)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from one more minibatch: a stream (`duogp.OnlineGP`) starts, or goes on after `fit`."""
+        return self._partial_fit(X, y, sample_weight)
+
+    def _check_likelihood(self, kind: str) -> None:
+        if kind == "classes":
+            raise ValueError(f"likelihood={self.likelihood!r} is for class labels: use GPClassifier")
+
+    def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
+        values = require_moderate(as_target(y, n, name).astype(np.float64, copy=False), name)
+        require_support(values.reshape(n, -1), self._target_kind(), name)
+        return values
+
+    def _calibrate(self, X: NDArray, y: NDArray, noise: Any) -> None:
+        scale = Scale.of(self.gp_, X, noise)
+        if y.size != scale.median.size:
+            raise ValueError(f"y has shape {y.shape}, predictions have {scale.median.shape}")
+        self.calibration_ = Calibration.of(scale.scores(y))
+
+    def _prediction(self, X: Any, noise: Any) -> Prediction:
+        prediction = self._predict(X, noise)
+        assert isinstance(prediction, Prediction)
+        return prediction

@@ -1,0 +1,120 @@
+"""Fitted estimators as folders: the model as `duogp.io` writes it, the estimator's own entries around it.
+
+Parameters are written as JSON. A kernel or a likelihood object among them is part of the model's settings and
+comes back from there; a RandomState does not come back (None). Of a stream the model of now is written: a
+`partial_fit` after loading goes on from its posterior, with a fresh optimiser.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from duogp.io import SavedModelError, gp_from_state, gp_state, write_folder
+from duogp.io.plain import entries, entry
+from duogp.sklearn.base import BaseGP
+from duogp.sklearn.classifier import GPClassifier
+from duogp.sklearn.conformal import Calibration
+from duogp.sklearn.regressor import GPRegressor
+
+KIND = "estimator"
+CLASSES: dict[str, type[BaseGP]] = {"GPRegressor": GPRegressor, "GPClassifier": GPClassifier}
+SCORES = "calibration.scores"
+#: Stands in the parameters for an object that the model's settings hold.
+OF_MODEL = {"of_model": True}
+
+
+def save(estimator: BaseGP, folder: str | os.PathLike[str]) -> Path:
+    gp = estimator.gp_
+    part, tensors = gp_state(gp)
+    if estimator.calibration_ is not None:
+        tensors = {**tensors, SCORES: torch.as_tensor(estimator.calibration_.scores.copy())}
+    own = {
+        "class": type(estimator).__name__,
+        "params": {name: _plain(value) for name, value in estimator.get_params(deep=False).items()},
+        "method": estimator.method_,
+        "reasons": list(estimator.reasons_),
+        "n_iter": int(estimator.n_iter_),
+        "object_labels": bool(getattr(estimator, "_object_labels", False)),
+    }
+    return write_folder(folder, {"kind": KIND, "estimator": own, "model": part}, tensors)
+
+
+def load(
+    manifest: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    /,
+    *,
+    device: str | torch.device | None = None,
+    objects: Mapping[str, Any] | None = None,
+) -> BaseGP:
+    own = entry(manifest, "estimator", dict)
+    name = entry(own, "class", str)
+    if name not in CLASSES:
+        raise SavedModelError(f"it is of the unknown estimator {name!r}")
+    scores = tensors.get(SCORES)
+    rest = {key: value for key, value in tensors.items() if key != SCORES}
+    gp = gp_from_state(entry(manifest, "model", dict), rest, device=device, objects=objects)
+    if (gp.classes is not None) != (name == "GPClassifier"):
+        raise SavedModelError(f"its model is not that of a {name}")
+    estimator = CLASSES[name]()
+    saved = entry(own, "params", dict)
+    known = {key: saved[key] for key in estimator.get_params(deep=False) if key in saved}
+    estimator.set_params(**{key: _from_plain(value, key, gp.settings) for key, value in known.items()})
+    if device is not None:
+        estimator.set_params(device=str(device))
+    estimator._gp, estimator._learner = gp, None
+    estimator.method_, estimator.reasons_ = entry(own, "method", str), entries(own, "reasons", str)
+    estimator.n_iter_ = entry(own, "n_iter", int)
+    estimator.n_features_in_ = len(gp.columns)
+    if gp.column_names is not None:
+        estimator.feature_names_in_ = np.array(gp.column_names, dtype=object)
+    if gp.classes is not None:
+        assert isinstance(estimator, GPClassifier)
+        estimator._object_labels = entry(own, "object_labels", bool)
+        estimator._name_classes(gp.classes)
+    estimator.calibration_ = None if scores is None else _calibration(scores, gp)
+    return estimator
+
+
+def _calibration(scores: Tensor, gp: Any) -> Calibration:
+    values = scores.cpu().numpy()
+    if values.dtype != np.float64 or values.ndim != 2 or values.shape[1] != len(gp.y_scaler.scale):
+        raise SavedModelError(f"its calibration scores have the shape {values.shape}")
+    if np.isnan(values).any():
+        raise SavedModelError("its calibration scores are not numbers")
+    return Calibration.of(values)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, str | bool | int | float | None):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, Mapping):
+        return {"dict": {str(name): _plain(part) for name, part in value.items()}}
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, type | np.dtype):  # np.float32
+        return np.dtype(value).name
+    if isinstance(value, np.random.RandomState):
+        return None
+    return OF_MODEL
+
+
+def _from_plain(value: Any, name: str, settings: Any) -> Any:
+    if value == OF_MODEL:
+        return getattr(settings, name, None)
+    if isinstance(value, Mapping):
+        return {key: _from_plain(part, key, settings) for key, part in entry(value, "dict", dict).items()}
+    return value

@@ -1,0 +1,361 @@
+"""q(u) in whitened coordinates: u = L v, v ~ N(m, S), prior v ~ N(0, I).
+
+Each q knows its mean, how it weighs features, and its penalty. `V` generalises the prior: against
+N(0, P) with VᵀV = P⁻¹ (the conditional basis in Q-whitened coordinates, MATH §11 B1).
+The mean may live on more or fewer points than the covariance (the separate basis).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from functools import reduce
+
+import torch
+from torch import Tensor, nn
+
+from duogp.numerics.factorisation import Factor, norm2, project
+
+
+class Q(nn.Module):
+    """Base of all q(v): a mean, and a covariance S that subclasses parametrise."""
+
+    #: whether q has a density with respect to the prior, so that its penalty is a KL divergence
+    is_gaussian = True
+    #: whether the mean is a parameter, or zero by definition
+    learns_mean = True
+    #: whether the penalty of a point q is −log p(u) instead of −log p(v)
+    unwhitened = False
+
+    def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
+        super().__init__()
+        self.size = size
+        self.mean = nn.Parameter(torch.zeros(*batch_shape, size if mean_size is None else mean_size))
+
+    @torch.no_grad()
+    def perturb_mean(self, scale: float, generators: Sequence[torch.Generator]) -> None:
+        """Start near, not at, the prior mean, where some gradients vanish. One generator a replicate."""
+        for mean, generator in zip(self.mean, generators, strict=True):
+            noise = torch.randn(mean.shape, generator=generator, dtype=torch.float64)
+            mean.copy_(scale * noise.to(mean))
+
+    @torch.no_grad()
+    def shrink(self, factor: float) -> None:
+        """Multiply the standard deviations by a factor, where they are parameters."""
+
+    def mean_of(self, phi: Tensor) -> Tensor:
+        """φᵀ m."""
+        return project(phi, self.mean)
+
+    def variance_of(self, phi: Tensor) -> Tensor:
+        """φᵀ S φ."""
+        return norm2(self.root_of(phi))
+
+    def root_of(self, phi: Tensor) -> Tensor:
+        """L_Sᵀ φ, whose squared column norms are φᵀSφ."""
+        raise NotImplementedError
+
+    def root(self) -> Tensor:
+        """L_S with L_S L_Sᵀ = S, dense."""
+        raise NotImplementedError
+
+    def log_det(self) -> Tensor:
+        """log|S|."""
+        raise NotImplementedError
+
+    def second_moment(self, W: Tensor) -> Tensor:
+        """‖W L_S‖² + ‖W m‖² = tr W (S + m mᵀ) Wᵀ."""
+        return (W @ self.root()).square().sum((-2, -1)) + (W @ self.mean.unsqueeze(-1)).square().sum((-2, -1))
+
+    def spread(self, D: Tensor) -> Tensor:
+        """[D L_S, D m], so that ‖spread‖² = tr D(S + mmᵀ)Dᵀ."""
+        return torch.cat([D @ self.root().to(D), D @ self.mean.to(D).unsqueeze(-1)], -1)
+
+    def penalty(self) -> Tensor:
+        """KL(m, S ‖ I) = ½ [tr S + mᵀm − log|S| − M]."""
+        return 0.5 * (self.trace() + self.mean.square().sum(-1) - self.log_det() - self.size)
+
+    def penalty_against(self, V: Tensor, half_log_det_prior: Tensor) -> Tensor:
+        """KL(m, S ‖ P), VᵀV = P⁻¹:  ½ [‖V L_S‖² + ‖V m‖² − log|S| + log|P| − M]."""
+        return 0.5 * (self.second_moment(V) - self.log_det() - self.size) + half_log_det_prior
+
+    def trace(self) -> Tensor:
+        return self.root().square().sum((-2, -1))
+
+    def covariance(self) -> Tensor:
+        root = self.root()
+        return root @ root.mT
+
+    def num_parameters(self) -> int:
+        """Variational parameters of one latent function."""
+        raise NotImplementedError
+
+    def set_(self, mean: Tensor, root: Tensor) -> None:
+        """Write N(mean, root rootᵀ), or what the family has nearest to it."""
+        raise NotImplementedError
+
+    def parts(self) -> list[tuple[Q, slice]]:
+        """The independent blocks of q and where they stand; most q are one block."""
+        return [(self, slice(0, self.size))]
+
+    def bind(self, factor: Factor, points: Tensor) -> Q:
+        """This q at the inducing points of the moment; itself, unless its covariance depends on them."""
+        return self
+
+    def log_density_offset(self, half_log_det: Tensor) -> Tensor:
+        """What −log p(u) has beyond ½ mᵀm: ½ log|K_Z| + (M/2) log 2π."""
+        return half_log_det + 0.5 * self.mean.shape[-1] * math.log(2 * math.pi)
+
+
+class CholeskyQ(Q):
+    """S = L_S L_Sᵀ, all of it. The diagonal of L_S may change sign; only its square matters."""
+
+    def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
+        super().__init__(size, batch_shape, mean_size=mean_size)
+        self.raw_root = nn.Parameter(torch.eye(size).expand(*batch_shape, size, size).clone())
+
+    @torch.no_grad()
+    def shrink(self, factor: float) -> None:
+        self.raw_root.mul_(factor)
+
+    def root(self) -> Tensor:
+        return self.raw_root.tril()
+
+    def penalty(self, root: Tensor | None = None) -> Tensor:
+        """KL(m, S ‖ I); ``root``: that of the moment, where it is at hand."""
+        trace = (self.root() if root is None else root).square().sum((-2, -1))
+        return 0.5 * (trace + self.mean.square().sum(-1) - self.log_det() - self.size)
+
+    def root_of(self, phi: Tensor) -> Tensor:
+        return self.root().mT @ phi
+
+    def log_det(self) -> Tensor:
+        return self.raw_root.diagonal(dim1=-2, dim2=-1).square().log().sum(-1)
+
+    def num_parameters(self) -> int:
+        return self.mean.shape[-1] + self.size * (self.size + 1) // 2
+
+    @torch.no_grad()
+    def set_(self, mean: Tensor, root: Tensor) -> None:
+        self.mean.copy_(mean)
+        self.raw_root.copy_(root.tril())
+
+
+class CentredQ(CholeskyQ):
+    """A full S around a mean that is zero by definition: the mean of f is somebody else's business."""
+
+    learns_mean = False
+
+    def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
+        super().__init__(size, batch_shape, mean_size=mean_size)
+        self.mean.requires_grad_(False)
+
+    def perturb_mean(self, scale: float, generators: Sequence[torch.Generator]) -> None:
+        """The mean stays at zero."""
+
+    def num_parameters(self) -> int:
+        return self.size * (self.size + 1) // 2
+
+    @torch.no_grad()
+    def set_(self, mean: Tensor, root: Tensor) -> None:
+        self.raw_root.copy_(root.tril())
+
+
+class DiagonalQ(Q):
+    """S = diag(s²): mean field; the family depends on the whitening and the order of Z (MATH §11 A5)."""
+
+    def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
+        super().__init__(size, batch_shape, mean_size=mean_size)
+        self.std = nn.Parameter(torch.ones(*batch_shape, size))
+
+    @torch.no_grad()
+    def shrink(self, factor: float) -> None:
+        self.std.mul_(factor)
+
+    def root(self) -> Tensor:
+        return torch.diag_embed(self.std)
+
+    def root_of(self, phi: Tensor) -> Tensor:
+        return self.std.unsqueeze(-1) * phi
+
+    def second_moment(self, W: Tensor) -> Tensor:
+        mean_part = (W @ self.mean.unsqueeze(-1)).square().sum((-2, -1))
+        return (W * self.std.unsqueeze(-2)).square().sum((-2, -1)) + mean_part
+
+    def spread(self, D: Tensor) -> Tensor:
+        return torch.cat([D * self.std.to(D).unsqueeze(-2), D @ self.mean.to(D).unsqueeze(-1)], -1)
+
+    def log_det(self) -> Tensor:
+        return self.std.square().log().sum(-1)
+
+    def trace(self) -> Tensor:
+        return self.std.square().sum(-1)
+
+    def num_parameters(self) -> int:
+        return self.mean.shape[-1] + self.size
+
+    @torch.no_grad()
+    def set_(self, mean: Tensor, root: Tensor) -> None:
+        """The mean-field q nearest in KL(q‖·) to N(mean, root rootᵀ): precisions match on the diagonal."""
+        precision = torch.cholesky_inverse(root).diagonal(dim1=-2, dim2=-1)
+        self.mean.copy_(mean)
+        self.std.copy_(precision.rsqrt())
+
+
+class PointQ(Q):
+    """S = 0: u is a parameter, not a random variable (MAP, PPGPR-δ). No KL exists (MATH §11 A7).
+
+    Its penalty is −log p(v) = ½ mᵀm up to a constant; with ``unwhitened`` it is −log p(u), which adds
+    ½ log|K_Z| + (M/2) log 2π: another objective for the hyperparameters and Z.
+    """
+
+    is_gaussian = False
+
+    def __init__(
+        self,
+        size: int,
+        batch_shape: Sequence[int] = (),
+        *,
+        mean_size: int | None = None,
+        unwhitened: bool = False,
+    ) -> None:
+        super().__init__(size, batch_shape, mean_size=mean_size)
+        self.unwhitened = unwhitened
+
+    def root(self) -> Tensor:
+        return self.mean.new_zeros(*self.mean.shape[:-1], self.size, self.size)
+
+    def root_of(self, phi: Tensor) -> Tensor:
+        return torch.zeros_like(phi)
+
+    def variance_of(self, phi: Tensor) -> Tensor:
+        return torch.zeros_like(phi[..., 0, :])
+
+    def second_moment(self, W: Tensor) -> Tensor:
+        return (W @ self.mean.unsqueeze(-1)).square().sum((-2, -1))
+
+    def spread(self, D: Tensor) -> Tensor:
+        return D @ self.mean.to(D).unsqueeze(-1)
+
+    def penalty(self) -> Tensor:
+        return 0.5 * self.mean.square().sum(-1)
+
+    def penalty_against(self, V: Tensor, half_log_det_prior: Tensor) -> Tensor:
+        return 0.5 * self.second_moment(V)
+
+    def trace(self) -> Tensor:
+        return torch.zeros_like(self.mean[..., 0])
+
+    def num_parameters(self) -> int:
+        return self.mean.shape[-1]
+
+    @torch.no_grad()
+    def set_(self, mean: Tensor, root: Tensor) -> None:
+        self.mean.copy_(mean)
+
+
+class ShrunkQ(Q):
+    """S = εI around zero: no parameters. ε = 1 is the prior, ε → 0 says that v is known to be zero.
+
+    Its KL, (M/2)(ε − 1 − log ε), diverges as ε → 0. At ε = 0 it is dropped, as DSGPC does, and with it the
+    claim to be a bound (MATH §5.2).
+    """
+
+    learns_mean = False
+
+    def __init__(self, size: int, batch_shape: Sequence[int] = (), *, epsilon: float = 0.0) -> None:
+        if not 0 <= epsilon <= 1:
+            raise ValueError(f"epsilon must be in [0, 1], got {epsilon}")
+        super().__init__(size, batch_shape)
+        self.mean.requires_grad_(False)
+        self.epsilon = float(epsilon)
+
+    def perturb_mean(self, scale: float, generators: Sequence[torch.Generator]) -> None:
+        """The mean is zero by definition."""
+
+    def root(self) -> Tensor:
+        return torch.diag_embed(torch.full_like(self.mean, self.epsilon**0.5))
+
+    def root_of(self, phi: Tensor) -> Tensor:
+        return self.epsilon**0.5 * phi
+
+    def log_det(self) -> Tensor:
+        """log|S|; at ε = 0, where it is −∞, the value with which the penalty is zero."""
+        value = self.size * math.log(self.epsilon) if self.epsilon else -self.size
+        return self.mean.new_full(self.mean.shape[:-1], value)
+
+    def num_parameters(self) -> int:
+        return 0
+
+    def set_(self, mean: Tensor, root: Tensor) -> None:
+        """Nothing to set."""
+
+
+class BlockQ(Q):
+    """Independent blocks, q(u) q(v) ...: the features are stacked, S is block diagonal, penalties add up."""
+
+    def __init__(self, *blocks: Q) -> None:
+        nn.Module.__init__(self)
+        self.blocks = nn.ModuleList(blocks)
+        self.size = sum(block.size for block in self)
+
+    def __iter__(self) -> Iterator[Q]:
+        return iter(self.blocks)  # type: ignore[arg-type]
+
+    def parts(self) -> list[tuple[Q, slice]]:
+        ends = itertools.accumulate(block.size for block in self)
+        return [(block, slice(end - block.size, end)) for block, end in zip(self, ends, strict=True)]
+
+    @property
+    def mean(self) -> Tensor:  # type: ignore[override]
+        return torch.cat([block.mean for block in self], -1)
+
+    def perturb_mean(self, scale: float, generators: Sequence[torch.Generator]) -> None:
+        for block in self:
+            block.perturb_mean(scale, generators)
+
+    def shrink(self, factor: float) -> None:
+        for block in self:
+            block.shrink(factor)
+
+    def variance_of(self, phi: Tensor) -> Tensor:
+        # Blocks may broadcast over latent functions: one without parameters is the same for all of them.
+        return reduce(operator.add, (b.variance_of(phi[..., s, :]) for b, s in self.parts()))
+
+    def root_of(self, phi: Tensor) -> Tensor:
+        parts = [b.root_of(phi[..., s, :]) for b, s in self.parts()]
+        shape = torch.broadcast_shapes(*(p.shape[:-2] for p in parts))
+        return torch.cat([p.expand(*shape, *p.shape[-2:]) for p in parts], -2)
+
+    def bind(self, factor: Factor, points: Tensor) -> Q:
+        """The first block stands on the points."""
+        first, *others = self
+        bound = first.bind(factor, points)
+        return self if bound is first else BlockQ(bound, *others)
+
+    def root(self) -> Tensor:
+        roots = [block.root() for block in self]
+        out = roots[0].new_zeros(*self.mean.shape[:-1], self.size, sum(r.shape[-1] for r in roots))
+        column = 0
+        for root, (_, s) in zip(roots, self.parts(), strict=True):
+            out[..., s, column : column + root.shape[-1]] = root
+            column += root.shape[-1]
+        return out
+
+    def log_det(self) -> Tensor:
+        return torch.stack([block.log_det() for block in self]).sum(0)
+
+    def trace(self) -> Tensor:
+        return torch.stack([block.trace() for block in self]).sum(0)
+
+    def penalty(self) -> Tensor:
+        return torch.stack([block.penalty() for block in self]).sum(0)
+
+    def num_parameters(self) -> int:
+        return sum(block.num_parameters() for block in self)
+
+    def set_(self, mean: Tensor, root: Tensor) -> None:
+        for block, s in self.parts():
+            block.set_(mean[..., s], root[..., s, s])
