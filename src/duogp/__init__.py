@@ -47,7 +47,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """The estimators are imported when they are asked for: they need a later scikit-learn than the rest."""
     if name in ("GPClassifier", "GPRegressor"):
-        from duogp import estimators
+        from duogp import sklearn as estimators
 
         return getattr(estimators, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
