@@ -162,8 +162,8 @@ def numbers(
 ) -> Numbers:
     """What a fitted model says, as JSON.
 
-    ``paths``: draws of functions too. Not on a network's features: inducing points lie so close together there
-    that the draws magnify rounding to 1e-2.
+    ``paths``: draws of functions too. Not on a network's features: inducing points lie so close together
+    there that the draws magnify rounding to 1e-2.
     """
     known = {} if noise is None else {"noise": noise}
     prediction = model.predict(X, **known)
