@@ -106,6 +106,8 @@ class Likelihood(nn.Module, ABC):
     latents_per_output: int = 1
     #: whether log p(y|f) is concave in f, so that natural gradients keep the precision positive (MATH §11 A4)
     is_log_concave: bool = False
+    is_gaussian: bool = False
+    linear_in_variance: bool = False
     #: whether expected_power and log_power_mass exist
     has_powers: bool = False
 

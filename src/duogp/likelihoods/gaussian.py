@@ -56,6 +56,11 @@ class GaussianDensity(NamedTuple):
             return (log_normal(y, mean, self.noise) - 0.5 * variance / self.noise).sum(-2)
         return _ExpectedLogNormal.apply(y, mean, variance, self.noise).sum(-2)
 
+    def expected_log_prob_of_sum(self, y: Tensor, mean: Tensor, total: Tensor) -> Tensor:
+        # Σᵢ log N(yᵢ|μᵢ,s²) − Σ v / (2s²)
+        shared = _ExpectedLogNormal.apply(y, mean, torch.zeros_like(mean), self.noise)
+        return (shared.sum(-1) - 0.5 * total / self.noise.squeeze(-1)).sum(-1)
+
     def expected_log_smoothed(self, y: Tensor, mean: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
         # log N(y|μ,s²+r) − e/(2(s²+r))
         smoothed = self.noise + inside
@@ -98,6 +103,8 @@ class GaussianLikelihood(Likelihood):
 
     target = "real"
     is_log_concave = True
+    is_gaussian = True
+    linear_in_variance = True
     has_powers = True
 
     def __init__(

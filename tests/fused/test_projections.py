@@ -5,16 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from duogp.fused import whitening
-from duogp.fused.whitening import (
-    InParts,
-    carry_out,
-    gram_of,
-    lower_outer,
-    lower_product,
-    projection_for,
-    upper_product,
-)
+from duogp.fused.projections import Parts, VarianceTotal, projection_for
+from duogp.numerics import products
 
 
 def inputs(
@@ -62,7 +54,7 @@ def gradients(values: list[torch.Tensor], of: tuple[torch.Tensor, ...]) -> list[
 )
 def test_values_and_gradients(replicates: int, shared: bool, latents: int, M: int, n: int) -> None:
     of = inputs(replicates, shared, latents, M, n)
-    ours = carry_out(InParts(), *of)
+    ours = Parts()(*of)
     theirs = by_autograd(*of)
     for a, b in zip(ours[:3], theirs, strict=True):
         torch.testing.assert_close(a, b)
@@ -86,11 +78,12 @@ def test_the_total_variance_alone(
 ) -> None:
     """Rows share their variance: each has the same weight in what is differentiated."""
     if by_inverse:  # what a GPU does
-        monkeypatch.setattr(whitening, "substitutes", lambda _: False)
+        monkeypatch.setattr(products, "substitutes", lambda _: False)
     of = inputs(replicates, shared, latents, M, n)
-    mu, change, _ = carry_out(projection_for("total", M, n), *of)
+    mu, change, _ = projection_for("sum", M, n)(*of)
     mean, norm, explained = by_autograd(*of)
-    ours, theirs = [mu, change.sum(-1)], [mean, (explained - norm).sum(-1)]
+    total = change if isinstance(projection_for("sum", M, n), VarianceTotal) else change.sum(-1)
+    ours, theirs = [mu, total], [mean, (explained - norm).sum(-1)]
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b)
     for a, b in zip(gradients(ours, of), gradients(theirs, of), strict=True):
@@ -103,7 +96,7 @@ def test_the_total_variance_alone(
 )
 def test_the_whole_variance_alone(replicates: int, shared: bool, latents: int, M: int, n: int) -> None:
     of = inputs(replicates, shared, latents, M, n)
-    ours = carry_out(projection_for("whole", M, n), *of)
+    ours = projection_for("variance", M, n)(*of)
     mean, norm, explained = by_autograd(*of)
     theirs = [mean, explained - norm]
     for a, b in zip(ours[:2], theirs, strict=True):
@@ -115,15 +108,15 @@ def test_the_whole_variance_alone(replicates: int, shared: bool, latents: int, M
 def test_products_with_an_inverse_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU does, on a CPU."""
     of = inputs(2, True, 3, 6, 4)
-    expected = gradients(list(carry_out(InParts(), *of)[:3]), of)
-    monkeypatch.setattr(whitening, "substitutes", lambda _: False)
-    for a, b in zip(gradients(list(carry_out(InParts(), *of)[:3]), of), expected, strict=True):
+    expected = gradients(list(Parts()(*of)[:3]), of)
+    monkeypatch.setattr(products, "substitutes", lambda _: False)
+    for a, b in zip(gradients(list(Parts()(*of)[:3]), of), expected, strict=True):
         torch.testing.assert_close(a, b)
 
 
 def test_single_precision_keeps_the_gradient_of_the_covariance_in_double() -> None:
     K, k, mean, root = inputs(1, True, 1, 40, 30, torch.float32)
-    mu, norm, explained, _ = carry_out(InParts(), K, k, mean, root)
+    mu, norm, explained, _ = Parts()(K, k, mean, root)
     assert mu.dtype == torch.float32
     g_K, g_k = torch.autograd.grad(explained.sum() + norm.sum(), (K, k))
     assert (g_K.dtype, g_k.dtype) == (torch.float64, torch.float32)
@@ -132,16 +125,5 @@ def test_single_precision_keeps_the_gradient_of_the_covariance_in_double() -> No
 def test_a_failed_factorisation_is_reported_not_raised() -> None:
     K, k, mean, root = inputs(1, True, 1, 4, 3)
     with torch.no_grad():
-        *_, info = carry_out(InParts(), -K, k, mean, root)
+        *_, info = Parts()(-K, k, mean, root)
     assert int(info) != 0
-
-
-@pytest.mark.parametrize("M", [3, 256, 301])
-def test_triangular_products(M: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    L = torch.randn(2, M, M, generator=generator, dtype=torch.float64).tril()
-    A, B = torch.randn(2, 2, M, 11, generator=generator, dtype=torch.float64)
-    torch.testing.assert_close(lower_product(L, A), L @ A)
-    torch.testing.assert_close(gram_of(A), A @ A.mT)
-    torch.testing.assert_close(upper_product(L, A), L.mT @ A)
-    torch.testing.assert_close(lower_outer(A, B), (A @ B.mT).tril())
