@@ -121,7 +121,7 @@ def test_a_recorded_step_takes_the_general_path():
 
 
 def test_marginals_of_a_fused_step_have_their_own_meaning():
-    """residual k − ‖φ‖² and explained φᵀSφ, whatever was asked for: never one of them in the other's place."""
+    """residual k − ‖φ‖² and explained φᵀSφ, whatever was asked for."""
     basis, x, _, numerics = case("coupled", "scaled", 40)
     truth, _ = by_definition(basis, x, numerics)
     f, _ = by_fused_step(basis, x, numerics, reads="parts")

@@ -1,12 +1,12 @@
-"""Is the autoencoder good enough? Measured through its public door: SMILES in, SMILES out."""
+"""Acceptance measurements of the autoencoder, from SMILES to SMILES: reconstruction and prior samples."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from duogp.bo.molecules.alphabet import symbols_to_smiles
-from duogp.bo.molecules.autoencoder import MoleculeAutoencoder
-from duogp.bo.molecules.corpus import TEST, Corpus
+from duogp_tasks.molecules.alphabet import symbols_to_smiles
+from duogp_tasks.molecules.autoencoder import MoleculeAutoencoder
+from duogp_tasks.molecules.corpus import TEST, Corpus
 
 
 def acceptance(

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from duogp.bo.tasks.base import Floats, Task, at_least, box
+from duogp.bo.tasks import Floats, Task, at_least, box
 
 NOTHING, LEFT, MAIN, RIGHT = range(4)
 FIRST_PUSH = 1500.0  # the environment's INITIAL_RANDOM, 1000 as it comes
@@ -33,15 +33,13 @@ HEURISTIC = np.array([0.5, 1.0, 0.4, 0.55, 0.5, 1.0, 0.5, 0.5, 0.0, 0.5, 0.05, 0
 class Lunar(Task):
     """Mean reward over `terrains` fixed terrains; ``workers`` processes share the episodes."""
 
-    name = "lunar"
-    dims = 12
+    name, dims, bounds = "lunar", 12, box(12, 0.0, 2.0)
 
     def __init__(self, terrains: int = 50, workers: int = 1, seed: int = 0) -> None:
         super().__init__(seed)
         at_least("terrains", terrains, 1)
         at_least("workers", workers, 1)
         _environment()  # fails here rather than at the first evaluation
-        self.bounds = box(12, 0.0, 2.0)
         self.terrains, self.workers = terrains, workers
         self._pool: Executor | None = None
 
@@ -104,5 +102,7 @@ def _environment() -> tuple[Any, Any]:
     try:
         module = importlib.import_module("gymnasium.envs.box2d.lunar_lander")
     except Exception as error:  # gymnasium has its own error for a missing Box2D
-        raise ImportError("the lunar lander needs gymnasium and Box2D: pip install 'duogp[lunar]'") from error
+        raise ImportError(
+            "the lunar lander needs gymnasium and Box2D: pip install 'duogp-tasks[lunar]'"
+        ) from error
     return module, module.LunarLander()

@@ -4,8 +4,8 @@ The search space is the latent space of the molecule autoencoder: the cube [0, 1
 drawn uniformly from it have the mean and the variance of the prior N(0, I), and every decoder channel is a
 sum over 256 coordinates, so a space-filling start decodes like prior samples; in [−3, 3]^256, with three
 times the variance, it decodes to less sensible molecules. Encoded molecules lie inside but for rare
-coordinates, because posterior means spread less than the prior does. A point that decodes to nothing scores
-0.
+coordinates, because posterior means spread less than the prior does. A point that decodes to no molecule
+scores 0.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from duogp.bo.molecules import load
-from duogp.bo.molecules.alphabet import import_rdkit, import_selfies
-from duogp.bo.molecules.scoring import ranolazine_mpo
-from duogp.bo.tasks.base import Floats, Task, at_least, box
+from duogp.bo.tasks import Floats, Task, at_least, box
 from duogp.data.benchmark import data_root
+from duogp_tasks.molecules import load
+from duogp_tasks.molecules.alphabet import import_rdkit, import_selfies
+from duogp_tasks.molecules.scoring import ranolazine_mpo
 
 #: Half the side of the box.
 RADIUS = math.sqrt(3)
@@ -47,9 +47,8 @@ class RanolazineMPO(Task):
         self._known: dict[str, float] = {}  # many points mean the same molecule
 
     def molecules(self, X: ArrayLike) -> list[str]:
-        """The SMILES that points of the cube stand for."""
-        low, high = self.bounds
-        return self.autoencoder.decode(low + (high - low) * self._validated(X))
+        """SMILES of the molecules that points of the cube decode to."""
+        return self.autoencoder.decode(self._in_units(X))
 
     def points(self, smiles: Sequence[str]) -> Floats:
         """Points of the cube for known molecules, to start from; what lies outside is moved to its face."""
@@ -57,12 +56,12 @@ class RanolazineMPO(Task):
         return np.clip((z - self.bounds[0]) / (self.bounds[1] - self.bounds[0]), 0.0, 1.0)
 
     def zinc(self, count: int, seed: int = 0) -> Floats:
-        """Points of `count` random molecules of ZINC-250k, which the data folder must hold: a good start."""
+        """Points of `count` random molecules of ZINC-250k, which the data folder must hold."""
         root = data_root()
         path = None if root is None else root / "molecules" / "zinc250k.smi.gz"
         if path is None or not path.is_file():
             raise FileNotFoundError(
-                "ZINC-250k is not there: set DUOGP_DATA to the folder that holds molecules/"
+                "ZINC-250k is missing: set DUOGP_DATA to the folder that holds molecules/"
             )
         smiles = gzip.decompress(path.read_bytes()).decode().split()
         chosen = np.random.default_rng(seed).choice(len(smiles), count, replace=False)

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from duogp.bo.molecules.alphabet import Alphabet, smiles_to_symbols, symbols_to_smiles
-from duogp.bo.molecules.model import Architecture, SequenceVAE
-from duogp.bo.molecules.training import with_end
+from duogp_tasks.molecules.alphabet import Alphabet, smiles_to_symbols, symbols_to_smiles
+from duogp_tasks.molecules.model import Architecture, SequenceVAE
+from duogp_tasks.molecules.training import with_end
 
 WEIGHTS = Path(__file__).parent / "weights" / "autoencoder.safetensors"
 COMMAND = "python benchmarks/train_molecules.py --seconds 480 --output <folder>"

@@ -6,19 +6,17 @@
 
 The smoothing spline has default smoothing s = m − √(2m). Where a single cubic, fitted by least squares over
 chord length, leaves no more than s, it is the answer of `splprep`. Thirty points cannot miss it: the squared
-distances to their centre sum to 21.6 at most, and s = 22.3. So curves are fitted all at once; only where the
-cubic leaves more (rare, and only with few points) `splprep` itself is asked. It refuses points that repeat
-their predecessor; the cubic has no such trouble, so every point of the cube has a value.
+distances to their centre sum to 21.6 at most, and s = 22.3. So curves are fitted all at once; `splprep`
+itself runs only where the cubic leaves more (rare, and only with few points). It refuses points that repeat
+their predecessor; the cubic does not, so every point of the cube has a value.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from scipy.interpolate import splev, splprep
 
-from duogp.bo.tasks.base import Floats, Task, at_least, box
+from duogp.bo.tasks import Floats, Task, box
 from duogp.data.benchmark import data_root
 
 START, GOAL = np.array([0.05, 0.05]), np.array([0.95, 0.95])
@@ -36,20 +34,17 @@ class Rover(Task):
     the small task always, the map is generated: see `generated_map`.
     """
 
-    name = "rover"
     optimum = 5.0  # nearly: even the straight way, were it free, would cost 0.06
 
     def __init__(self, size: str = "large", noise: float = 0.0, seed: int = 0) -> None:
-        super().__init__(seed)
+        super().__init__(seed, noise)
         if size not in ("large", "small"):
             raise ValueError(f"size: expected 'large' or 'small', got {size!r}")
-        at_least("noise", noise, 0)
-        self.name = "rover" if size == "large" else "rover-small"
-        self.dims = 60 if size == "large" else 20
+        large = size == "large"
+        self.name, self.dims = ("rover", 60) if large else ("rover-small", 20)
         self.bounds = box(self.dims, -0.1, 1.1)
-        self.noise, self.noisy = noise, noise > 0
-        count, self.side = (113, 0.05) if size == "large" else (30, 0.1)
-        published = published_map() if size == "large" else None
+        count, self.side = (113, 0.05) if large else (30, 0.1)
+        published = published_map() if large else None
         self.is_published = published is not None  # values on different maps must not be compared
         self.centres = generated_map(count, self.side) if published is None else published
         self._occupied = Occupancy(self.centres, self.side)
@@ -63,8 +58,7 @@ class Rover(Task):
 
     def trajectory(self, x: Floats) -> Floats:
         """The curve [1000, 2] of one point of the cube, for a figure."""
-        points = self._validated(np.asarray(x)[None])
-        return curves((self.bounds[0] + (self.bounds[1] - self.bounds[0]) * points).reshape(1, -1, 2))[0]
+        return curves(self._in_units(np.asarray(x)[None]).reshape(1, -1, 2))[0]
 
     def rewards(self, paths: Floats) -> Floats:
         """Rewards [n] of sampled curves [n, samples, 2]."""
@@ -76,17 +70,24 @@ class Rover(Task):
         return rewards
 
 
+class RoverSmall(Rover):
+    """The 20-d task."""
+
+    def __init__(self, noise: float = 0.0, seed: int = 0) -> None:
+        super().__init__("small", noise, seed)
+
+
 class Occupancy:
     """Whether points lie in one of many axis-parallel squares, half open [low, high), or outside [0, 1)².
 
-    All edges together cut the plane into cells that are wholly free or wholly occupied, so one look into a
-    table replaces a comparison with every square.
+    The edges of all squares cut the plane into cells that are wholly free or wholly occupied, so one table
+    lookup replaces a comparison with every square.
     """
 
     def __init__(self, centres: Floats, side: float) -> None:
         low, high = centres - side / 2, centres + side / 2
         self._edges = [np.unique(np.concatenate([low[:, i], high[:, i], [0.0, 1.0]])) for i in range(2)]
-        # Cell k of an axis is [edge k−1, edge k): its lower edge speaks for it. Cell 0 lies below all edges.
+        # Cell k of an axis is [edge k−1, edge k): tested at its lower edge. Cell 0 lies below all edges.
         x, y = (np.concatenate([[-np.inf], edges]) for edges in self._edges)
         table = ~(((x >= 0) & (x < 1))[:, None] & ((y >= 0) & (y < 1))[None, :])
         for (x0, y0), (x1, y1) in zip(low, high, strict=True):
@@ -124,7 +125,7 @@ def smoothing_spline(control: Floats) -> Floats:
 def published_map() -> Floats | None:
     """Centres of the 113 squares in ``$DUOGP_DATA/bo/rover_obstacles.csv``; None where it is not there."""
     root = data_root()
-    path = None if root is None else Path(root) / "bo" / "rover_obstacles.csv"
+    path = None if root is None else root / "bo" / "rover_obstacles.csv"
     return np.loadtxt(path, delimiter=",", skiprows=1) if path is not None and path.is_file() else None
 
 

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from duogp.bo.molecules.alphabet import END, PAD
-from duogp.bo.molecules.corpus import TEST, TRAIN, VALIDATION, Corpus
-from duogp.bo.molecules.model import Architecture, SequenceVAE, divergence, shifted
+from duogp_tasks.molecules.alphabet import END, PAD
+from duogp_tasks.molecules.corpus import TEST, TRAIN, VALIDATION, Corpus
+from duogp_tasks.molecules.model import Architecture, SequenceVAE, divergence, shifted
 
 BUCKET = 8  # rows of a batch are cut to a multiple of this length
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from duogp.bo.molecules.alphabet import END, PAD, START
+from duogp_tasks.molecules.alphabet import END, PAD, START
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import itertools
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from duogp.bo.molecules import MoleculeAutoencoder, autoencoder, corpus, load, scoring, training
-from duogp.bo.molecules.alphabet import END, PAD, START, Alphabet, smiles_to_symbols, symbols_to_smiles
-from duogp.bo.molecules.model import Architecture, SequenceVAE, divergence, shifted
 from duogp.bo.tasks import make
 from duogp.data.benchmark import data_root
+from duogp_tasks.molecules import MoleculeAutoencoder, autoencoder, corpus, load, scoring, training
+from duogp_tasks.molecules.alphabet import END, PAD, START, Alphabet, smiles_to_symbols, symbols_to_smiles
+from duogp_tasks.molecules.model import Architecture, SequenceVAE, divergence, shifted
 
 needs_chemistry = pytest.mark.skipif(
     importlib.util.find_spec("rdkit") is None or importlib.util.find_spec("selfies") is None,
@@ -233,7 +234,7 @@ def test_absent_weights_name_the_command(tmp_path: Path) -> None:
 @needs_chemistry
 @pytest.mark.skipif(not autoencoder.WEIGHTS.is_file(), reason="no trained weights in the package")
 def test_shipped_weights() -> None:
-    from duogp.bo.molecules.quality import acceptance
+    from duogp_tasks.molecules.quality import acceptance
 
     assert autoencoder.WEIGHTS.stat().st_size <= 20e6
     shipped = load()
@@ -295,6 +296,13 @@ def test_scores_of_molecules() -> None:
     expected = (1 / 27 / 0.7) * np.exp(-(5.1743**2) / 2) * np.exp(-(4.75**2) / 2)
     assert scoring.ranolazine_mpo("Fc1ccccc1") == pytest.approx(expected**0.25, rel=1e-6)
     assert scoring.ranolazine_mpo("") == scoring.ranolazine_mpo("C1CC") == 0.0
+
+
+@pytest.mark.parametrize("absent", ["rdkit.Chem", "selfies"])
+def test_absent_chemistry_is_named(absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, absent, None)
+    with pytest.raises(ImportError, match=r"pip install 'duogp-tasks\[molecules\]'"):
+        make("ranolazine")
 
 
 @needs_chemistry

@@ -15,7 +15,7 @@ import math
 from functools import cache
 from typing import Any, NamedTuple
 
-from duogp.bo.molecules.alphabet import import_rdkit
+from duogp_tasks.molecules.alphabet import import_rdkit
 
 RANOLAZINE = "COc1ccccc1OCC(O)CN2CCN(CC(=O)Nc3c(C)cccc3C)CC2"
 

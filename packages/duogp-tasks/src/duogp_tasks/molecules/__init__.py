@@ -5,6 +5,6 @@ z = autoencoder.encode(["CCO"])
 autoencoder.decode(z)
 """
 
-from duogp.bo.molecules.autoencoder import MoleculeAutoencoder, load
+from duogp_tasks.molecules.autoencoder import MoleculeAutoencoder, load
 
 __all__ = ["MoleculeAutoencoder", "load"]

@@ -88,7 +88,7 @@ def canonical_smiles(smiles: str) -> str | None:
 def import_rdkit(module: str = "rdkit.Chem") -> Any:
     """A module of RDKit, or an error that names the extra."""
     chem = _optional(module)
-    _optional("rdkit.RDLogger").DisableLog("rdApp.*")  # an unreadable molecule is an answer, not news
+    _optional("rdkit.RDLogger").DisableLog("rdApp.*")  # unreadable molecules are handled here
     return chem
 
 
@@ -101,4 +101,4 @@ def _optional(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError("molecules need RDKit and SELFIES: pip install 'duogp[molecules]'") from error
+        raise ImportError("molecules need RDKit and SELFIES: pip install 'duogp-tasks[molecules]'") from error

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from duogp.bo.molecules.alphabet import PAD, Alphabet, smiles_to_symbols
+from duogp_tasks.molecules.alphabet import PAD, Alphabet, smiles_to_symbols
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 
