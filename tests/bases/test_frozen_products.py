@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from duogp.bases import moments
+from duogp.bases import frozen_products
 from duogp.bases.frozen_products import SymmetricForm, WeighedMean
 from duogp.kernels import RBF, Linear, Matern12, Matern32, Matern52, Scale, Stationary
 from duogp.kernels.frozen import FrozenColumns
@@ -20,7 +20,7 @@ def points(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("M", [1, 2, 7, 16, 33])
 @pytest.mark.parametrize("batch", [(), (2, 1)])
 def test_a_symmetric_form_from_half_of_its_matrix(M, batch, scaled, monkeypatch):
-    monkeypatch.setattr(moments, "BLOCK_ROWS", 6)
+    monkeypatch.setattr(frozen_products, "BLOCK_ROWS", 6)
     kernel = Scale(Matern52(3), 1.7).double() if scaled else Matern52(3).double()
     z, x, C = points(*batch, M, 3), points(*batch, 5, 3, seed=1), points(*batch, M, M, seed=2)
     C = C + C.mT
@@ -39,7 +39,7 @@ def test_a_mean_and_its_kernels_variance():
 
 
 def test_rows_have_gradients(monkeypatch):
-    monkeypatch.setattr(moments, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(frozen_products, "BLOCK_ROWS", 2)
     kernel = Scale(RBF(2), 0.3).double()
     z, C = points(5, 2), points(5, 5, seed=2)
     form = SymmetricForm.of(kernel, z, C + C.mT)
