@@ -12,6 +12,9 @@ from duogp.kernels import RBF, Kernel, Matern52, Scale
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import batched
 from duogp.variational import CholeskyQ
+from helpers.devices import placed
+
+pytestmark = pytest.mark.usefixtures("device")
 
 POINTS, ROWS, DIMS = 11, 9, 3
 
@@ -27,7 +30,7 @@ def problem(
     g = torch.Generator().manual_seed(0)
 
     def draw(*size: int) -> torch.Tensor:
-        return torch.randn(*size, generator=g, dtype=torch.float64).to(dtype)
+        return placed(torch.randn(*size, generator=g, dtype=torch.float64).to(dtype))
 
     def kernel(base: type[Kernel], with_variance: bool, one_for_all: bool) -> Kernel:
         made = Scale(base(DIMS)) if with_variance else base(DIMS)
@@ -39,11 +42,13 @@ def problem(
         draw(shape[0], 1 if any(shared) else shape[1], points, DIMS), q,
         omega="rows", mean_jitter=1e-3,
     ).to(dtype)  # fmt: skip
+    basis = placed(basis)
     with torch.no_grad():
         for p in basis.parameters():
             if p is not basis.inducing:
                 p.add_(0.3 * draw(*p.shape))
-    return basis, draw(shape[0], 1, ROWS, DIMS), draw(3, *shape, ROWS), Numerics(shape[0], 1e-2, dtype)
+    numerics = placed(Numerics(shape[0], 1e-2, dtype))
+    return basis, draw(shape[0], 1, ROWS, DIMS), draw(3, *shape, ROWS), numerics
 
 
 def outcome(evaluate, basis, x, weights, numerics, with_omega):
@@ -112,7 +117,7 @@ def test_single_precision():
 def test_a_failed_factorisation_of_either_kernel_is_noted():
     for broken in ("kernel", "mean_kernel"):
         basis, x, *_ = problem((2, 1), (False, False), torch.float64)
-        numerics = Numerics(2, 0.0)
+        numerics = placed(Numerics(2, 0.0))
         with torch.no_grad():
             basis.inducing[1, :, 1:] = basis.inducing[1, :, :1]  # all points of one replicate coincide
         basis.mean_jitter = 0.0 if broken == "mean_kernel" else 1e-3

@@ -11,6 +11,9 @@ from duogp.kernels import RBF, Scale
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import batched
 from duogp.variational import BlockQ, CentredQ, CholeskyQ, ShrunkQ
+from helpers.devices import placed
+
+pytestmark = pytest.mark.usefixtures("device")
 
 POINTS, OTHERS, ROWS, DIMS = 6, 5, 8, 3
 SHAPE = (2, 2)
@@ -35,11 +38,11 @@ def test_it_is_the_general_step(name, reading):
     g = torch.Generator().manual_seed(0)
 
     def draw(*size: int) -> torch.Tensor:
-        return torch.randn(*size, generator=g, dtype=torch.float64)
+        return placed(torch.randn(*size, generator=g, dtype=torch.float64))
 
     kernel = batched(Scale(RBF(DIMS)), SHAPE)
     z, o = draw(*SHAPE, POINTS, DIMS), draw(*SHAPE, OTHERS, DIMS)
-    basis = TwoBlock(kernel, z, o, POSTERIORS[name](), mean_only=name == "orth").double()
+    basis = placed(TwoBlock(kernel, z, o, POSTERIORS[name](), mean_only=name == "orth").double())
     with torch.no_grad():
         for p in basis.parameters():
             if p.requires_grad:
@@ -48,7 +51,7 @@ def test_it_is_the_general_step(name, reading):
 
     def outcome(evaluate):
         basis.zero_grad()
-        f, penalties = evaluate(basis, x, None, Numerics(SHAPE[0], 1e-2), reading=reading)
+        f, penalties = evaluate(basis, x, None, placed(Numerics(SHAPE[0], 1e-2)), reading=reading)
         loss = (f.mean * weights[0]).sum() + 0.7 * penalties.kl.sum()
         if reading == "parts":
             loss = loss + (f.residual * weights[1]).sum() + (f.explained * weights[2]).sum()

@@ -15,6 +15,9 @@ from duogp.fused.whitening import (
     projection_for,
     upper_product,
 )
+from helpers.devices import eye, placed
+
+pytestmark = pytest.mark.usefixtures("device")
 
 
 def inputs(
@@ -23,11 +26,11 @@ def inputs(
     generator = torch.Generator().manual_seed(3)
 
     def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+        return placed(torch.randn(*shape, generator=generator, dtype=torch.float64))
 
     own = 1 if shared else latents
     B = normal(replicates, own, M, M)
-    K = B @ B.mT / M + torch.eye(M, dtype=torch.float64)
+    K = B @ B.mT / M + eye(M)
     k, mean = normal(replicates, own, M, n), normal(replicates, latents, M)
     root = normal(replicates, latents, M, M).tril()
     return K.requires_grad_(), *(t.to(dtype).requires_grad_() for t in (k, mean, root))
@@ -43,7 +46,8 @@ def by_autograd(
 
 def gradients(values: list[torch.Tensor], of: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(5)
-    loss = sum((v * torch.randn(v.shape, generator=generator, dtype=torch.float64)).sum() for v in values)
+    draws = [placed(torch.randn(v.shape, generator=generator, dtype=torch.float64)) for v in values]
+    loss = sum((v * draw).sum() for v, draw in zip(values, draws, strict=True))
     assert isinstance(loss, torch.Tensor)
     g_K, *others = torch.autograd.grad(loss, of)
     # K is symmetric, so only the symmetric part of its gradient means anything; root has a lower triangle.
@@ -139,8 +143,8 @@ def test_a_failed_factorisation_is_reported_not_raised() -> None:
 @pytest.mark.parametrize("M", [3, 256, 301])
 def test_triangular_products(M: int) -> None:
     generator = torch.Generator().manual_seed(0)
-    L = torch.randn(2, M, M, generator=generator, dtype=torch.float64).tril()
-    A, B = torch.randn(2, 2, M, 11, generator=generator, dtype=torch.float64)
+    L = placed(torch.randn(2, M, M, generator=generator, dtype=torch.float64).tril())
+    A, B = placed(torch.randn(2, 2, M, 11, generator=generator, dtype=torch.float64))
     torch.testing.assert_close(lower_product(L, A), L @ A)
     torch.testing.assert_close(gram_of(A), A @ A.mT)
     torch.testing.assert_close(upper_product(L, A), L.mT @ A)
