@@ -28,7 +28,10 @@ from helpers.conformance import (
     every_objective,
     four_objectives,
 )
+from helpers.devices import placed
 from helpers.random_models import Problem, learned, random_problem
+
+pytestmark = pytest.mark.usefixtures("device")
 
 
 def batched_problem(row: Row, q: str = "full", objective: str = "elbo", **settings: object) -> Problem:
@@ -49,7 +52,7 @@ def test_marginals_of_a_row_do_not_depend_on_the_others(row: Row, q: str) -> Non
 @every_basis
 def test_the_order_of_rows_does_not_matter(row: Row, objective: str) -> None:
     model, batch, _ = batched_problem(row, objective=objective, row_noise=True, weights=True)
-    order = torch.randperm(batch.x.shape[1], generator=torch.Generator().manual_seed(1))
+    order = placed(torch.randperm(batch.x.shape[1], generator=torch.Generator().manual_seed(1)))
     assert batch.noise is not None and batch.weight is not None
     shuffled = Batch(batch.x[:, order], batch.y[..., order], batch.noise[..., order], batch.weight[:, order])
     close(model.loss(shuffled), model.loss(batch))

@@ -70,7 +70,7 @@ def test_a_failing_cell_is_recorded_and_the_rest_goes_on(suite, results, stub, m
     rows = {(r["data"], r["label"]): r for r in Results.read(results).rows}
     error = rows["sklearn/diabetes", "MAP"]["error"]
     assert (error["type"], error["message"]) == ("RuntimeError", "no such luck")
-    assert error["traceback"][-1].startswith("test_bench.py:")
+    assert error["traceback"][-1].startswith("bench_suite.py:")
     assert any(line.startswith("duogp/bench/runner.py:") for line in error["traceback"])
     assert "DUOGP_DATA" in rows["absent", "SVGP"]["error"]["message"]
     assert any(line.startswith("[3/6] sklearn/diabetes SVGP split 0: ") and "nll" in line for line in lines)
