@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from duogp.bases.frozen import LinearForm
 from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties, Reading, Recorded, RowMismatch
 from duogp.kernels.base import Kernel
-from duogp.numerics.factorisation import Numerics
+from duogp.numerics.factorisation import Factor, Numerics
 from duogp.variational import Q
 
 
@@ -118,6 +118,18 @@ class Basis(nn.Module, ABC):
     def initialise(self, generators: Sequence[torch.Generator], mean_scale: float = 1e-3) -> None:
         """Put q next to the prior; one generator for each replicate."""
         self.q.perturb_mean(mean_scale, generators)
+
+    #: whether the points are the training rows themselves, and the posterior keeps all of them
+    points_are_rows = False
+
+    @property
+    def num_points(self) -> int | tuple[int, int]:
+        """Inducing points; of a basis that is grown in two blocks those of the mean and of the covariance."""
+        return self.q.size
+
+    def whitening_factor(self, numerics: Numerics) -> Factor | None:
+        """L with u = f(Z) = L v, v the whitened variable; None where q is not over one block of points."""
+        return None
 
 
 def with_density_offset(penalty: Tensor, q: Q, half_log_det: Tensor) -> Tensor:

@@ -102,6 +102,8 @@ class Exact(Basis):
     def num_variational_parameters(self) -> int:
         return 0
 
+    points_are_rows = True
+
 
 def replicate_variance(K_x: Tensor, K: Tensor, noise: Tensor, penalty: Tensor) -> Tensor:
     """Variance of the ridge mean over replicated targets (Popescu et al., eq. 16, kernelised), [..., m].
