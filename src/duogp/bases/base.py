@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from duogp.bases.frozen import FrozenPosterior
 from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties, Recorded, RowMismatch
 from duogp.kernels.base import Kernel
-from duogp.numerics.factorisation import Numerics
+from duogp.numerics.factorisation import Factor, Numerics
 from duogp.variational import Q
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class Basis(nn.Module, ABC):
     has_omega = False
     #: whether mean and explained variance are made of the same features, so that (m, S) is one Gaussian
     mean_shares_features = True
-    #: whether every training row is an inducing point, and training maximises the evidence itself
-    conditions_on_rows = False
+    #: whether the points are the training rows themselves, and training maximises the evidence
+    points_are_rows = False
     #: defaults of training: Adam's rate on the collapsed bound, closed-form steps of the coupled basis to
     #: start from
     closed_form_rate = 0.05
@@ -149,6 +149,15 @@ class Basis(nn.Module, ABC):
     def hyperparameters(self) -> dict[str, Tensor]:
         """Further quantities of interest, by name, beside those of the kernels and the noise."""
         return {}
+
+    @property
+    def num_points(self) -> int | tuple[int, int]:
+        """Inducing points; of a basis that is grown in two blocks those of the mean and of the covariance."""
+        return self.q.size
+
+    def whitening_factor(self, numerics: Numerics) -> Factor | None:
+        """L with u = f(Z) = L v, v the whitened variable; None where q is not over one block of points."""
+        return None
 
     def num_variational_parameters(self) -> int:
         """Variational parameters of one latent function."""

@@ -170,3 +170,7 @@ class Conditional(Basis):
             explained_probe=mean_probe,
             explained_root=self.q.root().to(lift).mT @ lift,
         )
+
+    def whitening_factor(self, numerics: Numerics) -> Factor:
+        factors = self.factors(numerics)
+        return factors.mean if self.whitening == "Q" else factors.covariance

@@ -53,3 +53,6 @@ class Coupled(Basis):
             explained_probe=probe,
             explained_root=self.q_of(factors).root().to(factors.L).mT @ factors.L_inv,  # L_Sᵀ L⁻¹
         )
+
+    def whitening_factor(self, numerics: Numerics) -> Factor:
+        return self.factors(numerics)

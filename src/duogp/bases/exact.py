@@ -33,7 +33,7 @@ class Exact(Basis):
 
     has_closed_form = True
     has_natural_gradient = False
-    conditions_on_rows = True
+    points_are_rows = True
     row_noise: Tensor | None
     weight: Tensor | None
     replicate_buffers = ("row_noise", "weight")

@@ -268,6 +268,10 @@ class Subspace(Basis):
         nugget = torch.maximum(beta.jitter.unsqueeze(-1), NYSTROM_NUGGET * variance)
         return phi, (variance - norm2(phi)).clamp_min(0) + nugget
 
+    @property
+    def num_points(self) -> tuple[int, int]:
+        return self.mean_points.shape[-2], self.q.size
+
 
 def nystrom_product(phi: Tensor, D: Tensor, a: Tensor) -> Tensor:
     """P a with P = φᵀφ + diag D."""

@@ -95,7 +95,7 @@ class Evidence(ClosedForm):
     """The log marginal likelihood itself: nothing is approximated, and each step costs n³."""
 
     def __init__(self, model: Model, table: Table, rows: Tensor) -> None:
-        assert model.basis.conditions_on_rows
+        assert model.basis.points_are_rows
         self.model, self.basis = model, cast("Exact", model.basis)
         self.rows_at_once = rows.shape[1]
         self.batch = table.gather(rows)

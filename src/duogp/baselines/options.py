@@ -1,4 +1,4 @@
-"""Settings of the baselines: those they share with `duogp.Settings`, under the same names, and their own."""
+"""`NeuralSettings`, the options of the baselines: some shared with `duogp.Settings`, some of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from duogp.baselines.training import Course
+from duogp.baselines.descent import NetworkPlan
 from duogp.errors import DataWarning
 from duogp.fitting.build import likelihood_name, target_kind
 from duogp.methods.settings import Settings
@@ -36,7 +36,7 @@ WIDTHS = ((20_000, (1000, 500, 50)), (4_000, (500, 250, 50)), (0, (100, 50)))
 
 @dataclass(frozen=True)
 class NeuralSettings:
-    """What `fit_neural` takes. ``None`` means: chosen from the kind and the data."""
+    """Options of `fit_neural`. ``None`` means: chosen from the kind and the data."""
 
     # the networks
     members: int = 5  #: networks of an ensemble
@@ -106,7 +106,7 @@ class NeuralSettings:
 
     @property
     def target(self) -> str:
-        """What y may be: "real" or "classes"."""
+        """Kind of the targets: "real" or "classes"."""
         return target_kind(Settings(likelihood=likelihood_name(self.likelihood)))
 
     @property
@@ -118,12 +118,13 @@ class NeuralSettings:
         return self._shared().torch_device
 
     def hidden_widths(self, rows: int) -> tuple[int, ...]:
+        """Widths of the hidden layers: those given, or by the number of rows."""
         if self.widths is not None:
             return tuple(self.widths)
         return next(widths for least, widths in WIDTHS if rows >= least)
 
-    def course(self, rows: int, has_validation: bool) -> Course:
-        """The training of so many rows."""
+    def plan(self, rows: int, has_validation: bool) -> NetworkPlan:
+        """Length and rate of a training on so many rows."""
         smallest, largest = BATCH
         batch_size = min(self.batch_size or min(largest, max(smallest, _power_of_two(rows / 50))), rows)
         per_epoch = -(-rows // batch_size)
@@ -137,7 +138,7 @@ class NeuralSettings:
                 "early_stopping needs validation rows: set validation_fraction above 0 or pass validation="
             )
         looks = max(1, epochs // self.evaluate_every)
-        return Course(
+        return NetworkPlan(
             epochs=epochs,
             batch_size=batch_size,
             learning_rate=self.learning_rate or RATE / math.sqrt(max(self.hidden_widths(rows))),
@@ -187,5 +188,5 @@ def _is_number(value: Any) -> bool:
 
 
 def _power_of_two(value: float) -> int:
-    """The largest that is no larger."""
+    """The largest power of two up to a value."""
     return 1 << max(0, int(value).bit_length() - 1)

@@ -1,4 +1,4 @@
-"""`fit_neural`: arrays in, a fitted baseline out."""
+"""`fit_neural`: a table to a fitted baseline."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from duogp.baselines.heads import GaussianHead, Head, SoftmaxHead
-from duogp.baselines.mixture import log_mean_exp
+from duogp.baselines.descent import mean_nll, train
+from duogp.baselines.heads import GaussianHead, Head, SoftmaxHead, log_mean_exp
 from duogp.baselines.networks import Committee, DeepEnsemble, MCDropout
 from duogp.baselines.noise import calibrate_noise
+from duogp.baselines.options import NeuralSettings
 from duogp.baselines.predictor import NeuralPredictor, scaled_inputs
-from duogp.baselines.settings import NeuralSettings
-from duogp.baselines.training import train
 from duogp.data.columns import informative_columns
 from duogp.data.scaling import Scaler
 from duogp.data.targets import Target, raw_target, read_target, with_validation
@@ -25,7 +24,9 @@ from duogp.data.validation import as_matrix, as_row_vector, column_names
 from duogp.errors import DataWarning
 from duogp.training.feed import Table
 
-Rows = NDArray[np.intp]
+RowNumbers = NDArray[np.intp]
+#: Rows evaluated at once by all passes.
+CHUNK = 1024
 
 
 def fit_neural(
@@ -37,7 +38,7 @@ def fit_neural(
     sample_weight: Any = None,
     settings: Mapping[str, Any] | None = None,
 ) -> NeuralPredictor:
-    """Fit a "deep-ensemble" or "mc-dropout" to a table.
+    """A "deep-ensemble" or "mc-dropout" fitted to a table.
 
     ``X`` [n, d], ``y`` [n] (or [n, outputs]), or labels of any type with ``likelihood="classes"``.
     ``validation``: rows to stop early and to choose the noise level on; otherwise a share of the rows.
@@ -51,22 +52,22 @@ def fit_neural(
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """All rows, those of the validation set behind them."""
+    """All rows, those given for validation last, and which are trained and which are held out."""
 
     X: NDArray
     target: Target
     weight: NDArray[np.float64] | None
-    train: Rows
-    held_out: Rows | None
+    train: RowNumbers
+    held_out: RowNumbers | None
     names: list[str] | None
 
 
 def read(X: Any, y: Any, validation: Any, sample_weight: Any, settings: NeuralSettings) -> Data:
-    """The arrays, checked, and which rows are for what."""
+    """The arrays, checked and divided into training and validation rows."""
     kind = settings.target
     matrix = as_matrix(X, "X")
-    values = raw_target(y, len(matrix), kind)
     n = len(matrix)
+    values = raw_target(y, n, kind)
     if validation is not None:
         matrix, values = with_validation(matrix, values, validation, kind)
     weight, rows = None, np.arange(n)
@@ -76,14 +77,14 @@ def read(X: Any, y: Any, validation: Any, sample_weight: Any, settings: NeuralSe
             raise ValueError("sample_weight must not be zero for every row")
         rows = np.flatnonzero(weight)  # a row of no weight must not count anywhere, not even for the scale
         weight = np.concatenate([weight, np.ones(len(matrix) - n)])
-    held_out: Rows | None = np.arange(n, len(matrix))
+    held_out: RowNumbers | None = np.arange(n, len(matrix))
     if validation is None:
         rows, held_out = hold_out(rows, settings)
     return Data(matrix, read_target(values, len(matrix), kind), weight, rows, held_out, column_names(X))
 
 
-def hold_out(rows: Rows, settings: NeuralSettings) -> tuple[Rows, Rows | None]:
-    """Validation rows: a tenth, but ten where a quarter of the rows is as many."""
+def hold_out(rows: RowNumbers, settings: NeuralSettings) -> tuple[RowNumbers, RowNumbers | None]:
+    """Training and validation rows: a tenth held out, but ten where a quarter of the rows is as many."""
     n = len(rows)
     if settings.validation_fraction is not None:
         size = min(round(settings.validation_fraction * n), n - 2)
@@ -96,13 +97,13 @@ def hold_out(rows: Rows, settings: NeuralSettings) -> tuple[Rows, Rows | None]:
 
 
 def member_seeds(random_state: int, members: int) -> list[int]:
-    """Unrelated for different states, so that two ensembles have no member in common."""
+    """A seed for each member; two states share none, so that their ensembles have no member in common."""
     children = np.random.SeedSequence(random_state).spawn(members)
     return [int(child.generate_state(1, np.uint64)[0] >> 1) for child in children]
 
 
 def fit_members(data: Data, kind: str, settings: NeuralSettings, seeds: list[int]) -> NeuralPredictor:
-    """The networks of the given seeds, and what they are worth on the validation rows."""
+    """The networks of the given seeds, trained, and their density of the validation rows."""
     device, dtype = settings.torch_device, settings.torch_dtype
     columns = informative_columns(data.X[data.train])
     if not columns.all():
@@ -127,15 +128,17 @@ def fit_members(data: Data, kind: str, settings: NeuralSettings, seeds: list[int
     for parameter in network.parameters():
         parameter.data = parameter.data.to(dtype)
     network.to(device)
-    history = train(network, table, rows, held_out, settings.course(len(rows), held_out is not None), seeds)
+    history = train(network, table, rows, held_out, settings.plan(len(rows), held_out is not None), seeds)
     if held_out is not None:
-        calibrate = settings.calibrate_noise
-        if kind == "mc-dropout" if calibrate is None else calibrate:
-            factor = calibrate_noise(network, table, held_out)
-            if factor is not None:
-                shown = ", ".join(f"{f:.3g}" for f in factor.tolist())
-                history.notes.append(f"noise variance × {shown}, chosen on the validation rows")
-        history.validation_nll = mixture_nll(network, table, held_out)
+        calibrate = kind == "mc-dropout" if settings.calibrate_noise is None else settings.calibrate_noise
+        if calibrate and (factor := calibrate_noise(network, table, held_out)) is not None:
+            shown = ", ".join(f"{f:.3g}" for f in factor.tolist())
+            history.notes.append(f"noise variance × {shown}, chosen on the validation rows")
+
+        def log_density(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return log_mean_exp(network.head.log_prob(network.passes(x).double(), y))
+
+        history.validation_nll = float(mean_nll(log_density, table, held_out, CHUNK))
     return NeuralPredictor(
         network,
         kind=kind,
@@ -153,12 +156,12 @@ def fit_members(data: Data, kind: str, settings: NeuralSettings, seeds: list[int
 def make_network(
     kind: str, settings: NeuralSettings, inputs: int, rows: int, target: Target, seeds: list[int]
 ) -> Committee:
+    """The networks of a kind at their first weights; ``rows`` choose the widths where none are given."""
     head: Head
     if target.classes is not None:
         head = SoftmaxHead(len(target.classes))
     else:
-        varies = settings.heteroscedastic
-        varies = kind == "deep-ensemble" if varies is None else varies
+        varies = kind == "deep-ensemble" if settings.heteroscedastic is None else settings.heteroscedastic
         head = GaussianHead(target.outputs, heteroscedastic=varies, floor=settings.noise_floor)
     widths = settings.hidden_widths(rows)
     look: dict[str, Any] = {"activation": settings.activation, "normalisation": settings.normalisation}
@@ -169,19 +172,7 @@ def make_network(
 
 
 def make_scaler(A: NDArray, data: Data, standardize: bool) -> Scaler:
-    """To mean 0 and standard deviation 1 under the weights; whole numbers weigh like repeated rows."""
+    """Training rows A to mean 0 and standard deviation 1; integer weights count like repeated rows."""
     if not standardize:
         return Scaler.identity(A.shape[1])
     return Scaler.standard(A) if data.weight is None else Scaler.weighted(A, data.weight[data.train])
-
-
-@torch.no_grad()
-def mixture_nll(network: Committee, table: Table, rows: torch.Tensor, chunk: int = 1024) -> float:
-    """−mean log density of the rows under all passes, in scaled units."""
-    total, weights = 0.0, 0.0
-    for part in rows.split(chunk):
-        batch = table.gather(part.unsqueeze(0))
-        density = log_mean_exp(network.head.log_prob(network.passes(batch.x[0]).double(), batch.y[0]))
-        weight = torch.ones_like(density) if batch.weight is None else batch.weight[0]
-        total, weights = total + float((density * weight).sum()), weights + float(weight.sum())
-    return -total / weights

@@ -1,4 +1,4 @@
-"""What a stream brings: rows that must agree, call after call, in columns, outputs and labels."""
+"""Rows of a stream, checked: all calls must agree in columns, outputs and labels."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from duogp.data.targets import Target, raw_target, require_support
 from duogp.data.validation import as_matrix, as_row_vector, column_names
 
 
-class Rows(NamedTuple):
-    """Rows in the units of the user, checked."""
+class Observations(NamedTuple):
+    """Checked rows in the units of the user."""
 
     X: NDArray
     y: NDArray[np.float64]  # [n, outputs], class numbers for labels
@@ -24,10 +24,10 @@ class Rows(NamedTuple):
     def size(self) -> int:
         return len(self.X)
 
-    def take(self, index: NDArray[np.intp]) -> Rows:
-        return Rows(self.X[index], self.y[index], None if self.weight is None else self.weight[index])
+    def take(self, index: NDArray[np.intp]) -> Observations:
+        return Observations(self.X[index], self.y[index], None if self.weight is None else self.weight[index])
 
-    def pieces(self, most: int, rng: np.random.Generator) -> Iterator[Rows]:
+    def pieces(self, most: int, rng: np.random.Generator) -> Iterator[Observations]:
         """Pieces of nearly one size, at most ``most``; shuffled first where there are several."""
         pieces = -(-self.size // most)
         if pieces == 1:
@@ -37,15 +37,17 @@ class Rows(NamedTuple):
             yield self.take(index)
 
     @staticmethod
-    def join(parts: Sequence[Rows]) -> Rows:
+    def join(parts: Sequence[Observations]) -> Observations:
         weight = None
         if any(part.weight is not None for part in parts):
             weight = np.concatenate([np.ones(p.size) if p.weight is None else p.weight for p in parts])
-        return Rows(np.concatenate([p.X for p in parts]), np.concatenate([p.y for p in parts]), weight)
+        return Observations(
+            np.concatenate([p.X for p in parts]), np.concatenate([p.y for p in parts]), weight
+        )
 
 
 class Reader:
-    """Reads calls of one stream: the first one says what the others must look like."""
+    """Checks the calls of one stream; the first call fixes columns, outputs and, unless given, labels."""
 
     def __init__(self, kind: str, classes: NDArray | None = None) -> None:
         self.kind = kind  # of the targets, see `duogp.data.targets`
@@ -55,10 +57,17 @@ class Reader:
         self.outputs = 0
         self.single_output = True
 
-    def read(self, X: Any, y: Any, sample_weight: Any = None) -> Rows:
-        matrix = as_matrix(X, "X", min_rows=1)
-        names = column_names(X)
-        self._check_columns(matrix.shape[1], names)
+    def read(self, X: Any, y: Any, sample_weight: Any = None) -> Observations:
+        """The rows of one call; rows of weight zero are left out."""
+        matrix, names = as_matrix(X, "X", min_rows=1), column_names(X)
+        first, dims = self.dims is None, matrix.shape[1]
+        if not first and dims != self.dims:
+            raise ValueError(f"X has {dims} columns, but the stream so far had {self.dims}")
+        if not first and names is not None and self.names is not None and names != self.names:
+            raise ValueError(
+                f"the columns of X are {', '.join(names[:8])}; those of the stream so far were "
+                f"{', '.join(self.names[:8])}"
+            )
         values = raw_target(y, len(matrix), self.kind)
         if self.kind == "classes":
             target = self._encode(values)
@@ -66,33 +75,22 @@ class Reader:
             target = values.reshape(len(matrix), -1).astype(np.float64)
             require_support(target, self.kind)
         outputs = target.shape[1]
-        if self.dims is not None and outputs != self.outputs:
+        if not first and outputs != self.outputs:
             raise ValueError(f"y has {outputs} outputs, but the stream so far had {self.outputs}")
         weight = None
         if sample_weight is not None:
             weight = as_row_vector(sample_weight, len(matrix), "sample_weight", allow_zero=True)
-        if self.dims is None:
-            self.dims, self.outputs, self.names = matrix.shape[1], outputs, names
+        if first:
+            self.dims, self.outputs, self.names = dims, outputs, names
             self.single_output = self.kind == "classes" or values.ndim == 1
-        rows = Rows(matrix, target, weight)
-        # A row of no weight must not count anywhere, be it for scale or points.
+        rows = Observations(matrix, target, weight)
         return rows if weight is None or weight.all() else rows.take(np.flatnonzero(weight))
 
-    def target(self, rows: Rows) -> Target:
+    def target(self, rows: Observations) -> Target:
         return Target(rows.y, self.single_output, self.kind, self.classes)
 
-    def _check_columns(self, dims: int, names: list[str] | None) -> None:
-        if self.dims is None:
-            return
-        if dims != self.dims:
-            raise ValueError(f"X has {dims} columns, but the stream so far had {self.dims}")
-        if names is not None and self.names is not None and names != self.names:
-            raise ValueError(
-                f"the columns of X are {', '.join(names[:8])}; those of the stream so far were "
-                f"{', '.join(self.names[:8])}"
-            )
-
     def _encode(self, labels: NDArray) -> NDArray[np.float64]:
+        """Class numbers [n, 1]; labels must be among those given or seen in the first call."""
         classes = self.classes
         if classes is None:
             _, classes = encode(labels)
