@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from duogp import bases, kernels, likelihoods, metrics, objectives
 from duogp._version import __version__
+from duogp.api import fit, fit_replicates
 from duogp.errors import DataWarning, DuoGPWarning, NumericalWarning
-from duogp.fitting.fit import fit, fit_replicates
 from duogp.io import load, save
 from duogp.methods import METHODS, Method
 from duogp.methods.settings import Settings

@@ -10,7 +10,7 @@ import torch
 
 import duogp
 from duogp.errors import DataWarning
-from duogp.fitting import assembly
+from duogp.fitting import builder as assembly
 from duogp.methods import METHODS
 from helpers.fit_tables import predictions, table
 

@@ -13,7 +13,7 @@ import duogp
 from duogp.errors import DataWarning
 from duogp.kernels import RBF, ActiveDims, Hamming, make_kernel
 from duogp.methods import METHODS
-from duogp.training import Plan, Stochastic, train
+from duogp.training import TrainingPlan, Stochastic, train
 from helpers.fit_tables import predictions, table
 
 # -- replicates ------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def test_with_everything_given_there_is_only_q_to_solve():
     for p in gp.model.parameters():
         p.requires_grad_(False)
     with pytest.raises(ValueError, match="nothing to train"):
-        train(gp.model, Stochastic.__new__(Stochastic), Plan(epochs=1, learning_rate=0.1))
+        train(gp.model, Stochastic.__new__(Stochastic), TrainingPlan(epochs=1, learning_rate=0.1))
 
 
 def test_settings_without_effect_are_named():

@@ -21,20 +21,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from duogp.bases import Basis, Conditional, Coupled, Exact
+from duogp.api import fit
 from duogp.data.targets import require_support
 from duogp.data.validation import as_matrix, as_row_vector, as_target
 from duogp.errors import DataWarning
-from duogp.fitting.assembly import NUM_INDUCING, prepare
-from duogp.fitting.dataset import Case
+from duogp.fitting.builder import Builder
+from duogp.fitting.dataset import Dataset
 from duogp.fitting.extractors import default_widths
-from duogp.fitting.fit import fit
-from duogp.fitting.planning import Splits
+from duogp.fitting.plan import NUM_INDUCING, make_plan
 from duogp.methods import METHODS
 from duogp.methods.settings import Settings, asdict_shallow
 from duogp.models.deep import DeepModel
 from duogp.models.model import Model
-from duogp.numerics.factorisation import Factor
 from duogp.posterior.gp import GP
 from duogp.training import Callback, settle, train
 from duogp.variational import CholeskyQ
@@ -101,17 +99,15 @@ def refit(
         random_state=settings.random_state if seed is None else seed,
     )
     own = _points_as_they_are(own, gp, len(matrix))
-    case = Case.of(x_scaled, y_scaled, [np.arange(len(matrix))], own, noise=row_noise)
-    splits = Splits(np.arange(len(matrix))[None], None)
-    plan = case.decide(gp.method, own, splits)
+    data = Dataset.of_rows(x_scaled, y_scaled, [np.arange(len(matrix))], own, noise=row_noise)
     every_column = np.ones(x_scaled.shape[1], dtype=bool)
-    data = prepare(case.X, every_column, case.target, case.noise, None, splits, own)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DataWarning)  # said at the first fit
-        shop = case.workshop(gp.method, own, plan, splits, data)
-    model = shop.model(gp.method)
+        plan = make_plan(data, gp.method, own, columns=every_column, split=False)
+        builder = Builder(data, plan)
+    model = builder.model()
     continue_from(gp.model, model)
-    problem = shop.problem(model)
+    problem = builder.problem(model)
     if steps:
         (history,) = train(model, problem, plan.training, callbacks=callbacks)
     else:
@@ -143,7 +139,7 @@ def _points_as_they_are(settings: Settings, gp: GP, rows: int) -> Settings:
 def continue_from(source: Model, target: Model) -> None:
     """Put a new model where an old one of the same method ended, as far as their shapes agree."""
     old, new = source.state_dict(), target.state_dict()
-    exact = isinstance(target.basis, Exact)  # its points are the rows, and its q(u) is what they say
+    exact = target.basis.points_are_rows  # and its q(u) is what they say
     same_points = not exact and all(old[name].shape == value.shape for name, value in new.items())
     for name, value in new.items():
         if name == "num_data" or old[name].shape != value.shape:
@@ -165,7 +161,7 @@ def _is_of_points(name: str) -> bool:
 
 def _carry(source: Model, target: Model) -> None:
     """q(u) at new points from what the old posterior says about them; others start at the prior."""
-    q, factor = target.basis.q, _whitening(target.basis, target)
+    q, factor = target.basis.q, target.basis.whitening_factor(target.numerics)
     if factor is None or not isinstance(q, CholeskyQ) or not q.learns_mean:
         return
     assert isinstance(target.basis.inducing, Tensor)
@@ -178,13 +174,3 @@ def _carry(source: Model, target: Model) -> None:
     if bool((info != 0).any()):
         return
     q.set_((L_inv @ mean.unsqueeze(-1)).squeeze(-1), root)
-
-
-def _whitening(basis: Basis, model: Model) -> Factor | None:
-    """L with u = L v, for bases with one block of points."""
-    if isinstance(basis, Coupled):
-        return basis.factors(model.numerics)
-    if isinstance(basis, Conditional):
-        factors = basis.factors(model.numerics)
-        return factors.mean if basis.whitening == "Q" else factors.covariance
-    return None

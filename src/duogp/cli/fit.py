@@ -169,7 +169,7 @@ def require_free(folder: Path, force: bool) -> None:
 
 
 def is_class_likelihood(name: str | None) -> bool:
-    from duogp.fitting.build import target_kind
+    from duogp.fitting.factories import target_kind
     from duogp.methods.settings import Settings
 
     return name is not None and target_kind(Settings(likelihood=name)) == "classes"

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duogp.data import dc_one_dimensional
-from duogp.fitting.fit import fit
+from duogp.api import fit
 from duogp.posterior.gp import GP
 from duogp.posterior.prediction import Prediction
 

@@ -108,7 +108,7 @@ class Kernel(nn.Module, ABC):
 
     def describe(self) -> dict[str, Any]:
         """The kernel and its present hyperparameters as nested dictionaries and lists."""
-        out: dict[str, Any] = {"class": type(self).__name__, **self.settings()}
+        out: dict[str, Any] = {"class": getattr(self, "saved_name", type(self).__name__), **self.settings()}
         for name, part in self._modules.items():
             if isinstance(part, Positive):
                 out[name] = part().detach().tolist()

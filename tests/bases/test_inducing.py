@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duogp.errors import DataWarning
-from duogp.fitting import inducing
-from duogp.fitting.inducing import INITIALISERS, UnitRBF, select_inducing
+from duogp.bases import inducing
+from duogp.bases.inducing import INITIALISERS, UnitRBF, select_inducing
 
 torch.set_num_threads(1)
 NAMES = sorted(INITIALISERS)
