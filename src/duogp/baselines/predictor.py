@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ from duogp.data.labels import as_labels, codes_of
 from duogp.data.scaling import Scaler
 from duogp.data.validation import as_target
 from duogp.posterior.prediction import ClassPrediction, Prediction
+from duogp.saveable import Saveable
 from duogp.training.history import History
 
 #: Activations held at once during prediction, in bytes.
@@ -30,7 +29,7 @@ FARTHEST = 1e6
 FARTHEST_UNSCALED = 1e30
 
 
-class NeuralPredictor:
+class NeuralPredictor(Saveable):
     """What `fit_neural` returns; it answers as a fitted `duogp.GP` does.
 
     ``explained`` is how far the networks disagree, ``noise`` what they hold to be noise, and there is no
@@ -147,12 +146,6 @@ class NeuralPredictor:
             if head.noise is not None:
                 out["noise"] = (head.noise().double().cpu().numpy() * factor).mean(0).tolist()
         return out
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Save to a folder, which `duogp.load` reads; one that holds a saved model is replaced."""
-        from duogp.io import save
-
-        return save(self, folder)
 
     # -- helpers ---------------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
-from sklearn.cluster import KMeans, MiniBatchKMeans
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
 from torch import Tensor
 
@@ -101,6 +100,8 @@ def kmeans_centres(x: Tensor, num: int, kernel: KernelLike, generator: torch.Gen
     rows = x[_permutation(x.shape[0], x.device, generator)[: max(KMEANS_ROWS, 2 * num)]]
     if _first_occurrences(rows).numel() <= num:  # a centre per distinct row is the rows themselves
         return random_rows(x, num, kernel, generator)
+    from sklearn.cluster import KMeans, MiniBatchKMeans  # a second of imports, for fits alone
+
     mean = rows.double().mean(0)
     points = (rows.double() - mean).cpu().numpy()  # centred: squared distances then keep their digits
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=_device(generator)))
