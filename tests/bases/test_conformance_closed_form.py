@@ -8,15 +8,15 @@ from itertools import pairwise
 
 import pytest
 import torch
-from test_conformance import BASES, Row, close, conditional, every_basis_and_q, every_q, separate_kernels
 from torch.testing import assert_close
 
-import dense
 from duogp.bases import Conditional
 from duogp.inference.closed_form import CollapsedObjective
 from duogp.models.model import Batch, Model
 from duogp.objectives import predictive
-from random_models import QS, Problem, learned, random_problem
+from helpers import dense
+from helpers.conformance import BASES, Row, close, conditional, every_basis_and_q, every_q, separate_kernels
+from helpers.random_models import QS, Problem, learned, random_problem
 
 N = 9
 WHOLE = [slice(0, N)]

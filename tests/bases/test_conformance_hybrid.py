@@ -16,7 +16,7 @@ from duogp.inference.closed_form import CollapsedObjective
 from duogp.inference.natural import NaturalGradient
 from duogp.models.model import Model
 from duogp.numerics.factorisation import project
-from random_models import Parts, random_problem
+from helpers.random_models import Parts, random_problem
 
 GAMMA = 5
 

@@ -10,7 +10,15 @@ import io
 
 import pytest
 import torch
-from test_conformance import (
+from torch import Tensor
+from torch.testing import assert_close
+
+import duogp
+from duogp.bases import Conditional
+from duogp.models.model import Batch, Model, take_replicate
+from duogp.numerics.factorisation import JITTER
+from helpers import dense
+from helpers.conformance import (
     BASES,
     Row,
     close,
@@ -20,15 +28,7 @@ from test_conformance import (
     every_objective,
     four_objectives,
 )
-from torch import Tensor
-from torch.testing import assert_close
-
-import dense
-import duogp
-from duogp.bases import Conditional
-from duogp.models.model import Batch, Model, take_replicate
-from duogp.numerics.factorisation import JITTER
-from random_models import Problem, learned, random_problem
+from helpers.random_models import Problem, learned, random_problem
 
 
 def batched_problem(row: Row, q: str = "full", objective: str = "elbo", **settings: object) -> Problem:

@@ -32,7 +32,7 @@ from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import Positive, batched
 from duogp.objectives import dtc, elbo
 from duogp.variational import CholeskyQ
-from random_models import DIMS, TYPICAL, Parts, random_problem
+from helpers.random_models import DIMS, TYPICAL, Parts, random_problem
 
 N = 11
 

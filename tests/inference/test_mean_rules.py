@@ -16,7 +16,7 @@ from duogp.inference.mean_rules import PowerIteration
 from duogp.inference.natural import NaturalGradient
 from duogp.models.model import Batch, Model
 from duogp.variational import BlockQ
-from random_models import Parts, random_problem
+from helpers.random_models import Parts, random_problem
 
 
 def orth(p: Parts) -> TwoBlock:

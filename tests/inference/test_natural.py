@@ -14,7 +14,7 @@ from duogp.inference.closed_form import CollapsedObjective
 from duogp.inference.natural import NaturalGradient, covariance_gradient
 from duogp.models.model import Batch, Model
 from duogp.variational import BlockQ, CholeskyQ
-from random_models import Parts, random_problem
+from helpers.random_models import Parts, random_problem
 
 
 def solve(p: Parts) -> TwoBlock:
