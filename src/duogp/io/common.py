@@ -1,4 +1,4 @@
-"""What every fitted model has, whatever stands inside: settings, scales, columns, labels, a history."""
+"""The part of a manifest that all fitted models share: method, settings, scales, columns, labels, history."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from duogp.baselines.settings import NeuralSettings
 from duogp.data.scaling import Scaler
-from duogp.io.errors import SavedModelError
+from duogp.errors import SavedModelError
 from duogp.io.plain import (
     entries,
     entry,
@@ -45,12 +45,13 @@ class Fitted(Protocol):
 
 
 def common_state(model: Fitted) -> dict[str, Any]:
-    """The readable part of a manifest."""
+    """The shared part of a manifest."""
     writer = Writer()
-    chosen = {f.name: writer.write(getattr(model.settings, f.name), f.name) for f in fields(model.settings)}
     return {
-        "method": None if model.method is None else _registered(model.method).name,
-        "settings": chosen,
+        "method": _method_state(model.method, writer),
+        "settings": {
+            f.name: writer.write(getattr(model.settings, f.name), f.name) for f in fields(model.settings)
+        },
         "objects": writer.objects,
         "inputs": {
             "names": model.column_names,
@@ -67,7 +68,7 @@ def common_state(model: Fitted) -> dict[str, Any]:
 
 
 def common_from_state(part: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords that every fitted model is made with, but for its settings and its method."""
+    """Keywords of the constructor of every fitted model, all but its method and settings."""
     inputs, outputs = entry(part, "inputs", dict), entry(part, "outputs", dict)
     used = np.array(entries(inputs, "used", bool), dtype=bool)
     names = entry(inputs, "names", list, type(None))
@@ -94,21 +95,11 @@ def common_from_state(part: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def settings_from_state(
-    kind: type[SettingsT],
-    part: Mapping[str, Any],
-    given: Mapping[str, Any] | None,
-    numbers: int,
-    functions: int = 1,
-) -> SettingsT:
-    """The settings of a fit; names that this version does not know are left out.
-
-    ``numbers`` in the tensors and latent ``functions``: how large objects among the settings may be.
-    """
-    reader = Reader(entry(part, "objects", dict), given or {}, numbers, functions)
+def settings_from_state(kind: type[SettingsT], part: Mapping[str, Any], reader: Reader) -> SettingsT:
+    """The settings of a fit; names that this version does not know are left out."""
     saved = entry(part, "settings", dict)
     known = {f.name: reader.read(saved[f.name], f.name) for f in fields(kind) if f.name in saved}
-    for name, value in saved.items():  # a function that nobody handed over: the default will do
+    for name, value in saved.items():  # a function that was not given again: the default
         if isinstance(value, Mapping) and "object" in value and known.get(name) is None:
             known.pop(name, None)
     try:
@@ -118,10 +109,10 @@ def settings_from_state(
 
 
 def on_device(settings: SettingsT, device: str | torch.device | None) -> SettingsT:
-    """The settings on the device asked for; otherwise on theirs, or where that is not there, as in a fit."""
+    """The settings with the device asked for; None: their own, or the default where that is not available."""
     if device is not None:
         settings = replace(settings, device=str(device))
-        _ = settings.torch_device  # an impossible one speaks up here
+        _ = settings.torch_device  # raises for an impossible one
         return settings
     try:
         _ = settings.torch_device
@@ -130,16 +121,26 @@ def on_device(settings: SettingsT, device: str | torch.device | None) -> Setting
     return settings
 
 
-def method_from_state(part: Mapping[str, Any]) -> Method | None:
-    name = entry(part, "method", str, type(None))
-    if name is None:
-        return None
-    if name not in METHODS:
-        raise SavedModelError(f"its method {name!r} is unknown to this version of duogp")
-    return METHODS[name]
+def _method_state(method: Method | None, writer: Writer) -> Any:
+    """A method of the registry by its name, any other by its fields, classes and functions by theirs."""
+    if method is None or (method.name in METHODS and METHODS[method.name] == method):
+        return None if method is None else method.name
+    values = {f.name: getattr(method, f.name) for f in fields(method)}
+    return {n: writer.named(v) if callable(v) else writer.write(v, f"method.{n}") for n, v in values.items()}
 
 
-def _registered(method: Method) -> Method:
-    if method.name not in METHODS or METHODS[method.name] != method:
-        raise SavedModelError(f"the method {method.name!r} is not in the registry: its model cannot be saved")
-    return method
+def method_from_state(part: Mapping[str, Any], reader: Reader) -> Method | None:
+    stored = entry(part, "method", str, dict, type(None))
+    if isinstance(stored, dict):
+        known = {f.name: stored[f.name] for f in fields(Method) if f.name in stored}
+        try:
+            return Method(**{n: _tuples(reader.read(v, f"method.{n}")) for n, v in known.items()})
+        except (TypeError, ValueError) as error:
+            raise SavedModelError(f"its manifest has an impossible method: {error}") from error
+    if stored is not None and stored not in METHODS:
+        raise SavedModelError(f"its method {stored!r} is unknown to this version of duogp")
+    return None if stored is None else METHODS[stored]
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

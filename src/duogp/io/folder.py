@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from duogp._version import __version__
-from duogp.io.errors import SavedModelError
+from duogp.errors import SavedModelError
 from duogp.io.plain import entries, entry
 
 FORMAT = "duogp-model"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from duogp.io.errors import SavedModelError
+from duogp.errors import SavedModelError
 from duogp.io.plain import entries, entry
 from duogp.numerics.parameters import Positive
 

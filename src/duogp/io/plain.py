@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from duogp.data.labels import MAX_CLASSES
 from duogp.data.scaling import Scaler
-from duogp.io.errors import SavedModelError
+from duogp.errors import SavedModelError
 from duogp.training.history import History, Record
 
 SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}

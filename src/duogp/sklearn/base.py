@@ -20,6 +20,7 @@ from duogp.online import OnlineGP
 from duogp.online.recipe import IDLE_SETTINGS
 from duogp.posterior.gp import GP
 from duogp.posterior.prediction import ClassPrediction, Prediction
+from duogp.saveable import Saveable
 from duogp.sklearn.conformal import Calibration, hold_out
 from duogp.sklearn.parameters import fraction, seed_of, settings_of
 from duogp.sklearn.rows import Rows, join_repeated, read_inputs, read_weights, require_finite, within_reach
@@ -41,7 +42,7 @@ class VarianceParts(NamedTuple):
         return self.within_data + self.distributional + self.noise
 
 
-class BaseGP(BaseEstimator, ABC):
+class BaseGP(Saveable, BaseEstimator, ABC):
     """See `GPRegressor` and `GPClassifier`. Nothing is checked before `fit` (scikit-learn's rule)."""
 
     #: the likelihood that stands behind ``likelihood=None``
@@ -236,12 +237,6 @@ class BaseGP(BaseEstimator, ABC):
         if explained.shape[1] == 1:  # one latent function
             explained, residual = explained[:, 0], residual[:, 0]
         return VarianceParts(explained, residual, np.zeros_like(explained))
-
-    def save(self, folder: Any) -> None:
-        """Write the fitted estimator to a folder that `duogp.load` reads."""
-        from duogp.sklearn.storage import save
-
-        save(self, folder)
 
     # -- helpers ---------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from duogp.baselines import KINDS, NeuralPredictor, NeuralSettings
 from duogp.baselines.fitting import make_network
 from duogp.data.targets import Target
+from duogp.errors import SavedModelError
 from duogp.io.common import (
     common_from_state,
     common_state,
@@ -21,9 +22,9 @@ from duogp.io.common import (
     on_device,
     settings_from_state,
 )
-from duogp.io.errors import SavedModelError
 from duogp.io.modules import count_numbers, module_state, restore_module
 from duogp.io.plain import entry
+from duogp.io.specs import Reader
 
 
 def neural_state(predictor: NeuralPredictor) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -38,20 +39,22 @@ def neural_from_state(
     *,
     device: str | torch.device | None = None,
     objects: Mapping[str, Any] | None = None,
+    classes: Iterable[Any] | None = None,
 ) -> NeuralPredictor:
-    method = method_from_state(part)
-    settings = on_device(settings_from_state(NeuralSettings, part, objects, count_numbers(tensors)), device)
+    reader = Reader(part, count_numbers(tensors), objects=objects, classes=classes)
+    method = method_from_state(part, reader)
+    settings = on_device(settings_from_state(NeuralSettings, part, reader), device)
     common = common_from_state(part)
     described = entry(part, "model", dict)
     kind = entry(described, "network", str)
     if kind not in KINDS or (method is not None and method.name != kind):
         raise SavedModelError(f"its network is {kind!r}, expected one of {', '.join(KINDS)}")
-    classes, outputs = common["classes"], len(common["y_scaler"].scale)
-    target = Target(np.zeros((0, outputs)), common["single_output"], settings.target, classes)
-    if (settings.target == "classes") != (classes is not None):
+    labels, outputs = common["classes"], len(common["y_scaler"].scale)
+    target = Target(np.zeros((0, outputs)), common["single_output"], settings.target, labels)
+    if (settings.target == "classes") != (labels is not None):
         raise SavedModelError("its manifest has class labels without a likelihood of classes, or the reverse")
     inputs = int(common["columns"].sum())
-    seen = outputs if classes is None else len(classes)
+    seen = outputs if labels is None else len(labels)
     members, widths = _sizes(kind, settings, tensors, inputs, seen)
     try:
         network = make_network(kind, replace(settings, widths=widths), inputs, 0, target, [0] * members)
