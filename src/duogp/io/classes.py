@@ -88,7 +88,7 @@ def _draws(of: str, which: str) -> Callable[[Any], int]:
     return lambda likelihood: getattr(getattr(likelihood, of), which).shape[1]
 
 
-def _prior(of: str) -> Mapping[str, Callable[[Any], Any]]:
+def _prior(of: str) -> dict[str, Callable[[Any], Any]]:
     return {"prior": lambda thing: getattr(thing, of).prior}
 
 
@@ -120,8 +120,11 @@ def _draws_cost(given: Mapping[str, Any]) -> int:
 
 
 STATIONARY = "dims ard lengthscale prior"
-NODES = {"nodes": _nodes("rule")}
-NOISE = {"floor": lambda s: s.noise.floor, "learn": lambda s: s.noise.raw.requires_grad}
+NODES: dict[str, Callable[[Any], Any]] = {"nodes": _nodes("rule")}
+NOISE: dict[str, Callable[[Any], Any]] = {
+    "floor": lambda s: s.noise.floor,
+    "learn": lambda s: s.noise.raw.requires_grad,
+}
 DRAWS = {
     "samples": _draws("outer", "training_draws"),
     "eval_samples": _draws("outer", "fixed_draws"),
@@ -144,12 +147,13 @@ CLASSES: dict[str, Entry] = {
     "Scale": Entry(k.Scale, "kernel variance prior", _prior("variance")),
     "Sum": Entry(k.Sum, "kernels", {"kernels": list}, lambda kernels: k.Sum(*kernels)),
     "Product": Entry(k.Product, "kernels", {"kernels": list}, lambda kernels: k.Product(*kernels)),
-    "ActiveDims": Entry(k.ActiveDims, "kernel dims:columns", {"dims": lambda s: s.active}, cost=lambda given: 1),
+    "ActiveDims": Entry(k.ActiveDims, "kernel dims:columns", {"dims": lambda s: s.active}, cost=lambda _: 1),
     "Deep": Entry(k.Deep, "extractor kernel inputs features", {"extractor": lambda s: _module(s.extractor)}),
     "GPyTorchKernel": Entry(k.GPyTorchKernel, "kernel:module", {"kernel": lambda s: s.gpytorch_kernel}),
     # likelihoods
     "GaussianLikelihood": Entry(
-        p.GaussianLikelihood, "outputs noise floor learn prior", {**NOISE, **_prior("noise")}, cost=_quadrature_cost
+        p.GaussianLikelihood, "outputs noise floor learn prior", NOISE | _prior("noise"),
+        cost=_quadrature_cost,
     ),
     "HeteroscedasticGaussianLikelihood": Entry(
         p.HeteroscedasticGaussianLikelihood, "outputs noise floor learn nodes outer_nodes",
@@ -178,7 +182,8 @@ CLASSES: dict[str, Entry] = {
         cost=_draws_cost,
     ),
     "SoftmaxLikelihood": Entry(
-        p.SoftmaxLikelihood, "classes samples eval_samples inner_samples eval_inner_samples", DRAWS, cost=_draws_cost
+        p.SoftmaxLikelihood, "classes samples eval_samples inner_samples eval_inner_samples", DRAWS,
+        cost=_draws_cost,
     ),
     # prior means, networks, priors
     "Zero": Entry(m.Zero),
@@ -193,9 +198,6 @@ CLASSES: dict[str, Entry] = {
     "Identity": Entry(nn.Identity),
     "LogNormalPrior": Entry(LogNormalPrior, "loc scale"),
     "GammaPrior": Entry(GammaPrior, "shape rate"),
-}
-# fmt: on
-NAMES = {entry.cls: name for name, entry in CLASSES.items()}
-#: Entries by constructor, for classes of others that inherit it.
-CONSTRUCTORS: dict[Any, Entry] = {e.cls.__init__: e for e in CLASSES.values() if e.make is None}  # type: ignore[misc]
-CONSTRUCTORS[object.__init__] = Entry(object)
+} # fmt: on NAMES = {entry.cls: name for name, entry in CLASSES.items()} #: Entries by constructor, for
+classes of others that inherit it. CONSTRUCTORS: dict[Any, Entry] = {e.cls.__init__: e for e in
+CLASSES.values() if e.make is None}  # type: ignore[misc] CONSTRUCTORS[object.__init__] = Entry(object)

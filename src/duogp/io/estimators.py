@@ -1,8 +1,8 @@
 """Fitted scikit-learn estimators: the model inside, and the estimator's own entries around it.
 
-Parameters are written as JSON. A kernel or a likelihood object among them is part of the model's settings and
-comes back from there; a RandomState becomes None. Of a stream the present model is written: `partial_fit` after
-loading goes on from its posterior, with a fresh optimiser.
+A kernel or a likelihood object among the parameters is part of the model's settings and comes back from
+there; a RandomState becomes None. Of a stream the present model is written: `partial_fit` after loading goes
+on from its posterior, with a fresh optimiser.
 """
 
 from __future__ import annotations

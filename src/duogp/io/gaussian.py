@@ -1,7 +1,7 @@
 """A fitted GP of any method, deep ones included, as a part of a manifest and tensors, and back.
 
-The model is rebuilt by the function that fitting uses, `build_model`, and then takes the saved values. Its sizes
-(points, widths, layers, latent functions) are read from the tensors and not from the manifest, so that nothing is
+The model is rebuilt by `build_model`, as in fitting, and then takes the saved values. Its sizes (points,
+widths, layers, latent functions) are read from the tensors and not from the manifest, so that nothing is
 allocated which the file does not hold.
 """
 
@@ -69,11 +69,12 @@ def gaussian_from_state(
     objects: Mapping[str, Any] | None = None,
     classes: Iterable[Any] | None = None,
 ) -> GP:
-    sizes = Sizes(tensors)
-    reader = Reader(part, sizes.numbers, sizes.latents, objects=objects, classes=classes)
+    reader = Reader(part, count_numbers(tensors), objects=objects, classes=classes)
     method = method_from_state(part, reader)
     if method is None or method.is_baseline:
         raise SavedModelError(f"its method is {part['method']!r}, which is no GP")
+    sizes = Sizes(tensors)
+    reader.functions = sizes.latents
     settings = on_device(settings_from_state(Settings, part, reader), device)
     common = common_from_state(part)
     described = entry(part, "model", dict)

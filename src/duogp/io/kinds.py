@@ -24,7 +24,7 @@ TABLE = "table.json"
 
 
 class Loader(Protocol):
-    """A function from a manifest and tensors to the saved object; ``classes`` comes only where it was given."""
+    """From a manifest and tensors to the saved object; the keyword ``classes`` comes where `load` has it."""
 
     def __call__(
         self,
@@ -61,8 +61,8 @@ def register_kind(name: str, loader: Loader) -> None:
 def save(model: Any, folder: str | os.PathLike[str]) -> Path:
     """Save a fitted model or estimator as a folder; `duogp.load` brings it back.
 
-    Kernels, likelihoods, prior means and methods of your own are written by the names of their classes and the
-    arguments of their constructors: attributes of the same names, or what a method ``config()`` returns.
+    Kernels, likelihoods and prior means of your own are written by the name of the class and the arguments of
+    its constructor: attributes of the same names, or what a method ``config()`` returns.
     """
     if isinstance(model, GP | NeuralPredictor):
         return write_folder(folder, *gp_state(model))
@@ -80,11 +80,11 @@ def load(
 ) -> Any:
     """A saved model, which predicts as the one that was saved.
 
-    ``device``: where it shall be; None: where it was, if that is available. ``classes``: your own classes that
-    were part of the fit (kernels, likelihoods, prior means, bases) and functions (objectives), e.g.
-    ``[MyKernel]``; only their names are in the folder. ``objects``: instead of a class, an object by its place in
-    the manifest, e.g. ``{"extractor": MyNet()}``. Learned numbers come from the folder in both cases. A model of
-    the command line takes tables like the one of its fit (``schema_``). A folder that is damaged, was changed or
+    ``device``: where it shall be; None: where it was, if available. ``classes``: your own classes that were
+    part of the fit (kernels, likelihoods, prior means, bases) and functions (objectives), e.g.
+    ``[MyKernel]``: only their names are in the folder. ``objects``: instead of a class, an object by its
+    place in the manifest, e.g. ``{"extractor": MyNet()}``. Learned numbers come from the folder. A model of
+    the command line takes tables like that of its fit (``schema_``). A folder that is damaged, was changed or
     is no saved model raises `SavedModelError`.
     """
     if device is not None:

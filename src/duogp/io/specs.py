@@ -37,13 +37,13 @@ LONGEST_ARGUMENT = 10_000
 def constructor_arguments(thing: Any) -> dict[str, Any]:
     """The arguments, by name, with which an object of a user's class is made again.
 
-    ``thing.config()`` where the class has such a method; those of a constructor that it inherits from a class of
-    ours; otherwise the attributes with the names of the constructor's arguments (scikit-learn's convention). A
-    ValueError says which argument is unknown or no value for JSON.
+    ``thing.config()`` where the class has such a method; those of a constructor inherited from a class of
+    ours; otherwise the attributes with the names of the constructor's arguments (scikit-learn's convention).
+    A ValueError says which argument is unknown or no value for JSON.
     """
     cls = type(thing)
-    own: Any = cls.__init__
-    inherited = next((CONSTRUCTORS[c.__init__] for c in cls.__mro__ if c.__init__ in CONSTRUCTORS), None)
+    makers: list[Any] = [getattr(base, "__init__") for base in cls.__mro__]  # noqa: B009
+    own, inherited = makers[0], next(CONSTRUCTORS[maker] for maker in makers if maker in CONSTRUCTORS)
     if callable(getattr(cls, "config", None)):
         out = dict(thing.config())
     elif own in CONSTRUCTORS:
@@ -53,7 +53,7 @@ def constructor_arguments(thing: Any) -> dict[str, Any]:
         for name, parameter in itertools.islice(inspect.signature(own).parameters.items(), 1, None):
             if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
                 raise ValueError(f"the constructor of {cls.__name__} takes {parameter}")
-            if inherited is not None and name in inherited.read:
+            if name in inherited.read:
                 out[name] = inherited.read[name](thing)
             elif hasattr(thing, name):
                 out[name] = getattr(thing, name)
@@ -76,7 +76,7 @@ def _is_writable(value: Any) -> bool:
         return all(map(_is_writable, value))
     if isinstance(value, float | np.floating):
         return math.isfinite(value)
-    return isinstance(value, nn.Module | Prior | np.generic | PLAIN)
+    return isinstance(value, (nn.Module, Prior, np.generic, *PLAIN))
 
 
 def by_name(classes: Iterable[Any] | None) -> dict[str, Any]:
@@ -123,9 +123,7 @@ class Writer:
         if not name.isidentifier():
             raise SavedModelError(f"{value!r} has no name to be saved by: make it a def or a class")
         if self._named.setdefault(name, value) is not value:
-            raise SavedModelError(
-                f"two classes or functions of the model are named {name!r}, and they are saved by name: rename one"
-            )
+            raise SavedModelError(f"two parts of the model are named {name!r}, and saved by name: rename one")
         return {"named": name}
 
     def _write_other(self, value: Any, place: str) -> dict[str, Any]:
@@ -160,20 +158,19 @@ def _frozen(value: Any) -> dict[str, list[str]]:
 class Reader:
     """The inverse of `Writer` for one part of a manifest.
 
-    ``numbers``: how many the file of tensors holds, for so many latent ``functions``. An object of this library
-    may not be far larger than that.
+    ``numbers``: how many the file of tensors holds. An object of this library may not be far larger; a kernel
+    counts for each of the latent ``functions``.
     """
 
     def __init__(
         self,
         part: Mapping[str, Any],
         numbers: int,
-        functions: int = 1,
         *,
         objects: Mapping[str, Any] | None = None,
         classes: Iterable[Any] | None = None,
     ) -> None:
-        self.listed, self.given, self.functions = entry(part, "objects", dict), objects or {}, functions
+        self.listed, self.given, self.functions = entry(part, "objects", dict), objects or {}, 1
         self.classes, self.budget = by_name(classes), FREE_NUMBERS + NUMBERS_EACH * numbers
         if unknown := [name for name in self.given if name not in self.listed]:
             needs = f"it has places for {', '.join(self.listed)}" if self.listed else "it needs none"
@@ -190,7 +187,7 @@ class Reader:
             return value
         if "named" in value:
             return self.classes[value["named"]]
-        name = value.get("class")
+        name: Any = value.get("class")
         if "object" in value:
             where = value["object"]
             if not isinstance(where, str) or where not in self.listed:
@@ -234,7 +231,7 @@ class Reader:
         return isinstance(name, str) and name in self.classes
 
     def _missing(self, stored: Any) -> Iterator[tuple[str, str | None]]:
-        """What is needed and was not given: places, or names of classes, and the class of each (None: unknown)."""
+        """Places and names for which nothing was given, each with its class (None: not to be made anew)."""
         if isinstance(stored, list):
             for part in stored:
                 yield from self._missing(part)
