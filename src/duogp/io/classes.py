@@ -65,7 +65,7 @@ class Entry:
     ``make``: the constructor, where it is not the class. ``cost``: about how many numbers an object holds.
     """
 
-    cls: type
+    cls: Any
     arguments: str = ""
     read: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     make: Callable[..., Any] | None = None
@@ -198,6 +198,9 @@ CLASSES: dict[str, Entry] = {
     "Identity": Entry(nn.Identity),
     "LogNormalPrior": Entry(LogNormalPrior, "loc scale"),
     "GammaPrior": Entry(GammaPrior, "shape rate"),
-} # fmt: on NAMES = {entry.cls: name for name, entry in CLASSES.items()} #: Entries by constructor, for
-classes of others that inherit it. CONSTRUCTORS: dict[Any, Entry] = {e.cls.__init__: e for e in
-CLASSES.values() if e.make is None}  # type: ignore[misc] CONSTRUCTORS[object.__init__] = Entry(object)
+}
+# fmt: on
+NAMES = {entry.cls: name for name, entry in CLASSES.items()}
+#: Entries by constructor, for classes of others that inherit it.
+CONSTRUCTORS: dict[Any, Entry] = {object.__init__: Entry(object)}
+CONSTRUCTORS |= {known.cls.__init__: known for known in CLASSES.values() if known.make is None}
