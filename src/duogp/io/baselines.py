@@ -1,4 +1,4 @@
-"""A fitted baseline (a deep ensemble, MC dropout) as a part of a manifest and tensors, and back."""
+"""A fitted baseline (deep ensemble, MC dropout) as a part of a manifest and tensors, and back."""
 
 from __future__ import annotations
 
@@ -15,13 +15,7 @@ from duogp.baselines import KINDS, NeuralPredictor, NeuralSettings
 from duogp.baselines.fitting import make_network
 from duogp.data.targets import Target
 from duogp.errors import SavedModelError
-from duogp.io.common import (
-    common_from_state,
-    common_state,
-    method_from_state,
-    on_device,
-    settings_from_state,
-)
+from duogp.io.common import common_from_state, common_state, method_from_state, on_device, settings_from_state
 from duogp.io.modules import count_numbers, module_state, restore_module
 from duogp.io.plain import entry
 from duogp.io.specs import Reader
@@ -58,7 +52,7 @@ def neural_from_state(
     members, widths = _sizes(kind, settings, tensors, inputs, seen)
     try:
         network = make_network(kind, replace(settings, widths=widths), inputs, 0, target, [0] * members)
-    except Exception as error:  # settings and tensors that are not of one model
+    except Exception as error:  # settings and tensors of different models
         raise SavedModelError(f"the networks cannot be built as they were: {error}") from error
     for parameter in network.parameters():
         parameter.data = parameter.data.to(settings.torch_dtype)
@@ -70,7 +64,7 @@ def neural_from_state(
 def _sizes(
     kind: str, settings: NeuralSettings, tensors: Mapping[str, Tensor], inputs: int, outputs: int
 ) -> tuple[int, list[int]]:
-    """Members and hidden widths as the tensors have them."""
+    """Members and hidden widths, read from the tensors."""
     weights: list[Tensor] = []
     while (weight := tensors.get(f"net.layers.{len(weights)}.weight")) is not None:
         weights.append(weight)
@@ -91,5 +85,5 @@ def _sizes(
         shapes = [None if mask is None else tuple(mask.shape) for mask in masks]
         fits = members == 1 and shapes == [(settings.passes, 1, width) for width in widths]
     if not fits:
-        raise SavedModelError("its manifest and its tensors speak of different numbers of networks")
+        raise SavedModelError("its manifest and its tensors have different numbers of networks")
     return members, widths

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from duogp.baselines.settings import NeuralSettings
-from duogp.data.scaling import Scaler
+from duogp.baselines import NeuralPredictor, NeuralSettings
 from duogp.errors import SavedModelError
 from duogp.io.plain import (
     entries,
@@ -25,26 +23,12 @@ from duogp.io.plain import (
 from duogp.io.specs import Reader, Writer
 from duogp.methods import METHODS, Method
 from duogp.methods.settings import Settings
-from duogp.training.history import History
+from duogp.posterior.gp import GP
 
 SettingsT = TypeVar("SettingsT", Settings, NeuralSettings)
 
 
-class Fitted(Protocol):
-    """A `GP` or a `NeuralPredictor`."""
-
-    method: Any
-    settings: Any
-    columns: NDArray[np.bool_]
-    x_scaler: Scaler
-    y_scaler: Scaler
-    single_output: bool
-    history: History
-    column_names: list[str] | None
-    classes: NDArray | None
-
-
-def common_state(model: Fitted) -> dict[str, Any]:
+def common_state(model: GP | NeuralPredictor) -> dict[str, Any]:
     """The shared part of a manifest."""
     writer = Writer()
     return {

@@ -19,13 +19,7 @@ from duogp.bases.subspace_prior import SubspaceState
 from duogp.errors import SavedModelError
 from duogp.fitting.build import build_model
 from duogp.fitting.deep import Architecture
-from duogp.io.common import (
-    common_from_state,
-    common_state,
-    method_from_state,
-    on_device,
-    settings_from_state,
-)
+from duogp.io.common import common_from_state, common_state, method_from_state, on_device, settings_from_state
 from duogp.io.modules import count_numbers, module_state, restore_module
 from duogp.io.plain import entry
 from duogp.io.specs import FREE_NUMBERS, NUMBERS_EACH, Reader

@@ -43,11 +43,7 @@ def _estimator_from_state(manifest: Mapping[str, Any], tensors: Mapping[str, Ten
     return estimator_from_state(manifest, tensors, **given)
 
 
-KINDS: dict[str, Loader] = {
-    "gp": gp_from_state,
-    "neural": gp_from_state,
-    "estimator": _estimator_from_state,
-}
+KINDS: dict[str, Loader] = {"gp": gp_from_state, "neural": gp_from_state, "estimator": _estimator_from_state}
 OURS = tuple(KINDS)
 
 
