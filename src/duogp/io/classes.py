@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from duogp import kernels as k
-from duogp import likelihoods as p
-from duogp import means as m
+import duogp.kernels as k
+import duogp.likelihoods as p
+import duogp.means as m
 from duogp.kernels.foreign import Foreign
 from duogp.likelihoods.monte_carlo import PATTERN
 from duogp.numerics.networks import MLP

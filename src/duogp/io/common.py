@@ -11,15 +11,8 @@ import torch
 
 from duogp.baselines import NeuralPredictor, NeuralSettings
 from duogp.errors import SavedModelError
-from duogp.io.plain import (
-    entries,
-    entry,
-    history_from_plain,
-    history_to_plain,
-    labels_from_plain,
-    labels_to_plain,
-    scaler_of,
-)
+from duogp.io import plain
+from duogp.io.plain import entries, entry
 from duogp.io.specs import Reader, Writer
 from duogp.methods import METHODS, Method
 from duogp.methods.settings import Settings
@@ -45,9 +38,9 @@ def common_state(model: GP | NeuralPredictor) -> dict[str, Any]:
         "outputs": {
             "single": bool(model.single_output),
             "scaler": model.y_scaler.to_dict(),
-            "classes": labels_to_plain(model.classes),
+            "classes": plain.labels_to_plain(model.classes),
         },
-        "history": history_to_plain(model.history),
+        "history": plain.history_to_plain(model.history),
     }
 
 
@@ -57,13 +50,11 @@ def common_from_state(part: Mapping[str, Any]) -> dict[str, Any]:
     used = np.array(entries(inputs, "used", bool), dtype=bool)
     names = entry(inputs, "names", list, type(None))
     if names is not None and (len(names) != len(used) or not all(isinstance(n, str) for n in names)):
-        raise SavedModelError(
-            f"its manifest must have a name for each of {len(used)} columns, or none at all"
-        )
-    x_scaler, y_scaler = scaler_of(inputs, "scaler"), scaler_of(outputs, "scaler")
+        raise SavedModelError(f"its manifest must have a name for each of {len(used)} columns, or none")
+    x_scaler, y_scaler = plain.scaler_of(inputs, "scaler"), plain.scaler_of(outputs, "scaler")
     if len(x_scaler.scale) != used.sum() or not used.any():
         raise SavedModelError(f"its manifest scales {len(x_scaler.scale)} columns and uses {used.sum()}")
-    classes = labels_from_plain(entry(outputs, "classes", dict, type(None)))
+    classes = plain.labels_from_plain(entry(outputs, "classes", dict, type(None)))
     single = entry(outputs, "single", bool)
     count = len(y_scaler.scale)
     if count < 1 or (count > 1 and (single or classes is not None)):
@@ -73,7 +64,7 @@ def common_from_state(part: Mapping[str, Any]) -> dict[str, Any]:
         "x_scaler": x_scaler,
         "y_scaler": y_scaler,
         "single_output": single,
-        "history": history_from_plain(entry(part, "history", dict)),
+        "history": plain.history_from_plain(entry(part, "history", dict)),
         "column_names": names,
         "classes": classes,
     }
@@ -94,15 +85,14 @@ def settings_from_state(kind: type[SettingsT], part: Mapping[str, Any], reader: 
 
 def on_device(settings: SettingsT, device: str | torch.device | None) -> SettingsT:
     """The settings with the device asked for; None: their own, or the default where that is not available."""
-    if device is not None:
-        settings = replace(settings, device=str(device))
-        _ = settings.torch_device  # raises for an impossible one
-        return settings
+    asked = settings if device is None else replace(settings, device=str(device))
     try:
-        _ = settings.torch_device
+        _ = asked.torch_device
     except ValueError:
+        if device is not None:
+            raise
         return replace(settings, device=None)
-    return settings
+    return asked
 
 
 def _method_state(method: Method | None, writer: Writer) -> Any:

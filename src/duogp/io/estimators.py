@@ -25,7 +25,7 @@ from duogp.sklearn.regressor import GPRegressor
 
 CLASSES: dict[str, type[BaseGP]] = {"GPRegressor": GPRegressor, "GPClassifier": GPClassifier}
 SCORES = "calibration.scores"
-#: Stands in the parameters for an object that the model's settings hold.
+#: The place of an object among the parameters that the model has: a kernel, a likelihood, a method.
 OF_MODEL = {"of_model": True}
 
 
@@ -63,7 +63,7 @@ def estimator_from_state(
     estimator = CLASSES[name]()
     saved = entry(own, "params", dict)
     known = {key: saved[key] for key in estimator.get_params(deep=False) if key in saved}
-    estimator.set_params(**{key: _from_plain(value, key, gp.settings) for key, value in known.items()})
+    estimator.set_params(**{key: _from_plain(value, key, gp) for key, value in known.items()})
     if device is not None:
         estimator.set_params(device=str(device))
     estimator._gp, estimator._learner = gp, None
@@ -109,9 +109,9 @@ def _plain(value: Any) -> Any:
     return OF_MODEL
 
 
-def _from_plain(value: Any, name: str, settings: Any) -> Any:
+def _from_plain(value: Any, name: str, gp: Any) -> Any:
     if value == OF_MODEL:
-        return getattr(settings, name, None)
+        return gp.method if name == "method" else getattr(gp.settings, name, None)
     if isinstance(value, Mapping):
-        return {key: _from_plain(part, key, settings) for key, part in entry(value, "dict", dict).items()}
+        return {key: _from_plain(part, key, gp) for key, part in entry(value, "dict", dict).items()}
     return value

@@ -185,7 +185,7 @@ def _safetensors() -> Any:
 def read_folder(path: str | os.PathLike[str]) -> Contents:
     """The manifest and the tensors (on the CPU) of a folder, checked against each other and up to date."""
     folder = Path(path).expanduser()
-    with _speaking_of(folder):
+    with _named_errors(folder):
         manifest = _manifest_of(folder)
         if manifest.get("format") != FORMAT:
             raise SavedModelError(f"not a saved duogp model: its {MANIFEST} was written by something else")
@@ -270,13 +270,13 @@ def _tensors_of(folder: Path, described: Mapping[str, Any]) -> dict[str, Tensor]
         kind, shape = entry(listed[name], "dtype", str), entries(listed[name], "shape", int)
         own = _entry_of(value)
         if {"dtype": kind, "shape": shape} != own:
-            is_ = f"{own['dtype']} {own['shape']}"
-            raise SavedModelError(f"its tensor {name!r} is {is_}, but its manifest says {kind} {shape}")
+            found_as = f"{own['dtype']} {own['shape']}"
+            raise SavedModelError(f"its tensor {name!r} is {found_as}, but its manifest says {kind} {shape}")
     return found
 
 
 @contextlib.contextmanager
-def _speaking_of(folder: Path) -> Iterator[None]:
+def _named_errors(folder: Path) -> Iterator[None]:
     """Errors as `SavedModelError`, with the folder's name in front."""
     try:
         yield

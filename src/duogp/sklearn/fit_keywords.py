@@ -56,7 +56,8 @@ def seed_of(random_state: Any) -> int:
 
 
 def fraction(name: str, value: Any) -> float:
-    if not isinstance(value, Real) or isinstance(value, bool | np.bool_) or not 0 <= value < 1:
+    is_number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    if not is_number or not 0 <= value < 1:
         raise ValueError(f"{name} must be in [0, 1), got {value!r}")
     return float(value)
 
