@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from numbers import Integral
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -28,6 +26,7 @@ from duogp.methods.settings import Settings
 from duogp.models.model import Model
 from duogp.numerics.parameters import Positive
 from duogp.posterior.prediction import ClassPrediction, Prediction
+from duogp.saveable import Saveable
 from duogp.training.history import History
 
 #: Kernel columns held at once during prediction, in bytes.
@@ -40,7 +39,7 @@ FARTHEST = 1e100
 JOINT_ROWS = 2000
 
 
-class GP:
+class GP(Saveable):
     """What `duogp.fit` returns. Everything that does not depend on the new rows is computed once."""
 
     def __init__(
@@ -336,12 +335,6 @@ class GP:
 
     def num_variational_parameters(self) -> int:
         return self.model.basis.num_variational_parameters()
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Save to a folder, which `duogp.load` reads; one that holds a saved model is replaced."""
-        from duogp.io import save
-
-        return save(self, folder)
 
     # -- helpers ---------------------------------------------------------------------------------------------
 
