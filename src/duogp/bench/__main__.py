@@ -52,8 +52,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m duogp.be
     options = parser(prog).parse_args(arguments)
     try:
         suite = load_suite(options.suite)
-        chosen = (text.split(",") if text else None for text in (options.data, options.methods))
-        cells = suite.cells(*chosen, options.splits)
+        cells = suite.cells(names(options.data), names(options.methods), options.splits)
         status: int = options.command(suite, cells, Path(options.results or suite.results), options)
         return status
     except (ValueError, FileNotFoundError) as error:
@@ -64,6 +63,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m duogp.be
     except KeyboardInterrupt:
         print("interrupted; finished cells are kept", file=sys.stderr)
         return 130
+
+
+def names(text: str | None) -> list[str] | None:
+    """``"pol,bike"`` → its parts; None is all."""
+    return text.split(",") if text else None
 
 
 def run_suite(suite: Suite, cells: list[Cell], path: Path, options: Namespace) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -50,8 +50,8 @@ class Schema:
     ) -> Schema:
         """The schema of the training rows: a pyarrow, pandas or polars table.
 
-        ``category``: columns of numbers that are names (codes of places, say); ``classify``: a target of whole
-        numbers holds class labels; ``missing="refuse"``: gaps are an error, here and in every table encoded.
+        ``category``: columns of numbers that are names (codes of places, say); ``classify``: whole numbers in
+        the target are class labels; ``missing="refuse"``: gaps are an error, here and in every table encoded.
         """
         if missing not in MISSING:
             raise ValueError(f"missing must be 'impute' or 'refuse', got {missing!r}")
@@ -59,8 +59,8 @@ class Schema:
         drop, category = list(drop), list(category)
         if twice := repeated(name for name in table.column_names if name.strip()):
             raise ValueError(f"two columns have the same name: {listed(twice)}; names must be different")
-        named = {"target": [target], "weights": [weights], "drop": drop, "category": category}
-        for what, names in named.items():
+        named: dict[str, Sequence[str | None]] = {"target": [target], "weights": [weights]}
+        for what, names in (named | {"drop": drop, "category": category}).items():
             require_columns([name for name in names if name is not None], table.column_names, what)
         if target is not None and target in (weights, *drop):
             raise ValueError(f"the target {target!r} cannot also be dropped or be the weights")
