@@ -60,7 +60,7 @@ def _predicted(gp: Any, X: NDArray, y: NDArray) -> Scores:
 def metrics_of(gp: Any, scores: Scores) -> dict[str, float]:
     """Metrics by name.
 
-    Density and intervals are the likelihood's own; CRPS and the calibration error are those of a Gaussian with
+    Density and intervals are the likelihood's own; CRPS and calibration error are those of a Gaussian with
     the predicted mean and standard deviation.
     """
     from duogp import metrics

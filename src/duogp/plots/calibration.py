@@ -155,7 +155,7 @@ def reliability_plot(
 ) -> Axes:
     """Share of rows whose likeliest class is the true one, against its probability, in bins of equal size.
 
-    ``codes`` [n]: the true columns of ``probabilities`` [n, C]. Whiskers are Wilson's 95 % intervals, the grey
+    ``codes`` [n]: the true columns of ``probabilities`` [n, C]. Whiskers are Wilson's 95 % intervals, grey
     bars a histogram. Calibrated predictions are on the diagonal, overconfident ones below it.
     """
     ax = new_axes(ax, (3.9, 4.0), "Calibration of probabilities")
