@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,8 +14,10 @@ import numpy as np
 
 from duogp.bench import learning_curve, measure
 from duogp.bench.results import Results, Row, append
+from duogp.bench.rows import begin_row, failure
 from duogp.bench.suite import RUNNER_SETTINGS, Cell
 from duogp.bench.tasks import task_of
+from duogp.bench.workers import run_in_processes
 
 if TYPE_CHECKING:
     from duogp.data.splits import Split
@@ -26,7 +26,6 @@ Job = tuple[Cell, ...]  # cells that differ in their split only, trained as repl
 Execute = Callable[[Job, str], list[Row]]
 Report = Callable[[str], None]
 
-TRACEBACK_FRAMES = 6
 SHOWN_METRICS = ("rmse", "accuracy", "nll")
 
 
@@ -82,8 +81,6 @@ def run(
                 append(path, row)
             finished(job, rows)
     else:
-        from duogp.bench.workers import run_in_processes
-
         run_in_processes(queue, min(workers, max(len(todo), 1)), path, device, execute, finished)
     return Summary(outcome["ok"], outcome["failed"], Results.read(path).missing(cells))
 
@@ -228,30 +225,6 @@ def load_table(name: str) -> tuple[Any, Any]:
     return dataset.X, dataset.y
 
 
-def begin_row(cell: Cell, device: str) -> Row:
-    """The fields of a row that are known before the fit."""
-    names = ("suite", "data", "label", "method", "protocol", "split", "seed", "settings", "hash")
-    return {
-        **{name: getattr(cell, name) for name in names},
-        "device": device,
-        "dtype": str(cell.settings.get("dtype", "default")),
-        "status": "ok",
-    }
-
-
-def failure(error: BaseException) -> Row:
-    """Status, type, message and the end of the traceback, without the paths of this machine."""
-    frames = traceback.extract_tb(error.__traceback__)[-TRACEBACK_FRAMES:]
-    return {
-        "status": "failed",
-        "error": {
-            "type": type(error).__name__,
-            "message": _portable(str(error)),
-            "traceback": [f"{_short(f.filename)}:{f.lineno} {f.name}: {f.line}" for f in frames],
-        },
-    }
-
-
 def describe(cell: Cell, row: Row) -> str:
     """One line for a finished cell."""
     if row["status"] == "failed":
@@ -291,20 +264,3 @@ class Budget:
             if self.left() < self.margin + len(job) * self._seconds.get((cell.data, cell.label), 0.0):
                 return
             yield job
-
-
-def _short(filename: str) -> str:
-    """The path of a source file from its package on: ``duogp/bench/runner.py``, ``torch/linalg.py``."""
-    parts = Path(filename).parts
-    for root in ("site-packages", "src"):
-        if root in parts:
-            return "/".join(parts[len(parts) - parts[::-1].index(root) :])
-    return Path(filename).name
-
-
-def _portable(message: str) -> str:
-    """A message without the paths of the data folder and of the current one."""
-    for place, name in ((os.environ.get("DUOGP_DATA"), "$DUOGP_DATA"), (str(Path.cwd()), ".")):
-        if place and len(place) > 1:
-            message = message.replace(place, name)
-    return message

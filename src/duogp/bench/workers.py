@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duogp.bench.results import Row, append
+from duogp.bench.rows import begin_row, failure
 
 if TYPE_CHECKING:
     from duogp.bench.runner import Execute, Job
@@ -70,8 +71,6 @@ def run_in_processes(
     finished: Callable[[Job, list[Row]], None],
 ) -> None:
     """Run the jobs of a queue, in its order, in so many processes at once on one device."""
-    from duogp.bench.runner import begin_row, failure
-
     threads = max(1, (os.cpu_count() or 1) // workers) if device == "cpu" else 0
     busy: dict[Connection, Worker] = {}
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from duogp.bench.results import finite
 from duogp.cli.errors import note
 from duogp.tables import Schema, column_names_of, read_chunks
 from duogp.tables.arrow import arrow
@@ -109,7 +110,6 @@ def open_model(folder: str, device: str | None = None) -> SavedModel:
 
 def save_model(estimator: Any, schema: Schema, report: dict[str, Any], folder: Path) -> None:
     """Write the folder that `open_model` reads."""
-    from duogp.bench.results import finite
     from duogp.io.kinds import TABLE
 
     estimator.save(folder)

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from duogp.bench.results import finite
+
 
 def print_json(value: Any) -> None:
-    from duogp.bench.results import finite
-
     typer.echo(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from duogp.bench.results import finite
 from duogp.cli.errors import print_line
 from duogp.cli.model_folder import SavedModel, open_model
 from duogp.cli.options import AsJson, DataFile, Device, ModelFolder, Quiet, names_of, probabilities_of
@@ -114,8 +115,6 @@ def predictions_to(output: str | None, as_json: bool) -> Iterator[Any]:
         with table_writer(output) as write:
             yield write
         return
-    from duogp.bench.results import finite
-
     written = 0
 
     def write_records(table: Any) -> None:

@@ -18,14 +18,14 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
 
     parser = argparse.ArgumentParser(prog="python -m duogp.demo", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", default="demo", help="folder for tables, models, figures (default: demo)")
-    parts = [TOUR, *comparison.PROBLEMS]
+    parts = [TOUR, *comparison.EXAMPLES]
     parser.add_argument("--only", choices=parts, action="append", help="only this part (repeatable)")
     seeds = f"{comparison.STUDY_SEEDS} seeds, with and without warm start; minutes"
     parser.add_argument("--study", action="store_true", help=seeds)
     options = parser.parse_args(arguments)
     # Matrices this small gain little from a second thread and lose much where the machine is busy.
     torch.set_num_threads(1)
-    names = [name for name in comparison.PROBLEMS if options.only is None or name in options.only]
+    names = [name for name in comparison.EXAMPLES if options.only is None or name in options.only]
     if options.study:
         rows = comparison.study(names)
         comparison.print_table(rows)

@@ -38,7 +38,7 @@ STUDY_SEEDS = 5
 
 
 @dataclass(frozen=True)
-class Problem:
+class Example:
     """Training rows, test rows, and the settings that all methods share."""
 
     name: str
@@ -67,7 +67,7 @@ COLD = Variant("DCSVGP, cold", "dcsvgp", {"warm_start": 0})
 class Outcome:
     """A fitted variant and its predictions of the test rows."""
 
-    problem: Problem
+    example: Example
     method: str
     gp: GP
     prediction: Prediction
@@ -75,35 +75,35 @@ class Outcome:
 
     def row(self) -> dict[str, Any]:
         """The values of `COLUMNS`."""
-        found = self.prediction.metrics(self.problem.y_test)
+        found = self.prediction.metrics(self.example.y_test)
         metrics = {name: found[name] for name in METRICS}
-        return {"data": self.problem.name, "method": self.method, **metrics, "seconds": self.seconds}
+        return {"data": self.example.name, "method": self.method, **metrics, "seconds": self.seconds}
 
 
 # -- the data: the demo has seed 0 -------------------------------------------------------------------------
 
 
-def one_dimensional(seed: int = 0) -> Problem:
+def one_dimensional(seed: int = 0) -> Example:
     """The paper's example, scored on 1000 new observations with noise."""
     toy = dc_one_dimensional(n=100, noise=0.1, seed=seed)
     noise = 0.1 * np.random.default_rng(1000 + seed).standard_normal(len(toy.f_test))
     settings = {"kernel": "rbf", "num_inducing": 10, "random_state": seed}
-    return Problem("one-dimensional", toy.x, toy.y, toy.x_test, toy.f_test + noise, settings)
+    return Example("one-dimensional", toy.x, toy.y, toy.x_test, toy.f_test + noise, settings)
 
 
-def papers_model(seed: int = 0) -> Problem:
+def papers_model(seed: int = 0) -> Example:
     """The same with the model of the paper's code: raw units, unit prior variance, softplus(0) everywhere."""
-    problem = one_dimensional(seed)
+    example = one_dimensional(seed)
     model = {
         "standardize": False,
         "output_scale": False,
         "initial_lengthscale": 0.693,
         "initial_noise": 0.693,
     }
-    return replace(problem, name=f"{problem.name}, paper's model", settings=problem.settings | model)
+    return replace(example, name=f"{example.name}, paper's model", settings=example.settings | model)
 
 
-def terrain(seed: int = 0, n: int = 2000, n_test: int = 5000, num_inducing: int = 100) -> Problem:
+def terrain(seed: int = 0, n: int = 2000, n_test: int = 5000, num_inducing: int = 100) -> Example:
     """Random pixels of an elevation model: x in kilometres, y in metres."""
     from matplotlib.cbook import get_sample_data
 
@@ -115,7 +115,7 @@ def terrain(seed: int = 0, n: int = 2000, n_test: int = 5000, num_inducing: int 
     return _split("terrain", X, height.ravel(), n, n + n_test, num_inducing, seed)
 
 
-def diabetes(seed: int = 0, n: int = 330, num_inducing: int = 50) -> Problem:
+def diabetes(seed: int = 0, n: int = 330, num_inducing: int = 50) -> Example:
     """Disease progression of patients from ten measurements."""
     from sklearn.datasets import load_diabetes
 
@@ -123,14 +123,14 @@ def diabetes(seed: int = 0, n: int = 330, num_inducing: int = 50) -> Problem:
     return _split("diabetes", X, y, n, len(y), num_inducing, seed)
 
 
-def _split(name: str, X: NDArray, y: NDArray, n: int, total: int, num_inducing: int, seed: int) -> Problem:
+def _split(name: str, X: NDArray, y: NDArray, n: int, total: int, num_inducing: int, seed: int) -> Example:
     order = np.random.default_rng(seed).permutation(len(y))[:total]
     train, test = order[:n], order[n:]
     settings = {"num_inducing": num_inducing, "random_state": seed}
-    return Problem(name, X[train], y[train], X[test], y[test], settings)
+    return Example(name, X[train], y[train], X[test], y[test], settings)
 
 
-PROBLEMS: dict[str, Callable[..., Problem]] = {
+EXAMPLES: dict[str, Callable[..., Example]] = {
     "one-dimensional": one_dimensional,
     "terrain": terrain,
     "diabetes": diabetes,
@@ -140,28 +140,28 @@ PROBLEMS: dict[str, Callable[..., Problem]] = {
 # -- running and showing -----------------------------------------------------------------------------------
 
 
-def run(problem: Problem, variant: Variant) -> Outcome:
+def run(example: Example, variant: Variant) -> Outcome:
     """Fit and predict, on the CPU."""
     start = time.perf_counter()
-    gp = fit(problem.X, problem.y, variant.method, device="cpu", **problem.settings, **variant.settings)
+    gp = fit(example.X, example.y, variant.method, device="cpu", **example.settings, **variant.settings)
     seconds = time.perf_counter() - start
-    prediction = gp.predict(problem.X_test)
+    prediction = gp.predict(example.X_test)
     assert isinstance(prediction, Prediction)
-    return Outcome(problem, variant.label, gp, prediction, seconds)
+    return Outcome(example, variant.label, gp, prediction, seconds)
 
 
 def study(names: Sequence[str], seeds: int = STUDY_SEEDS) -> list[dict[str, Any]]:
-    """Rows of each problem and variant over several seeds; metrics are lists, one value per seed."""
-    makers = [PROBLEMS[name] for name in names]
+    """Rows of each example and variant over several seeds; metrics are lists, one value per seed."""
+    makers = [EXAMPLES[name] for name in names]
     if one_dimensional in makers:
         makers = [one_dimensional, papers_model, *(make for make in makers if make is not one_dimensional)]
     rows: list[dict[str, Any]] = []
     for make in makers:
-        problems = [make(seed) for seed in range(seeds)]
+        examples = [make(seed) for seed in range(seeds)]
         for variant in (SVGP, DCSVGP, COLD):
-            found = [run(problem, variant).row() for problem in problems]
+            found = [run(example, variant).row() for example in examples]
             values = {name: [row[name] for row in found] for name in (*METRICS, "seconds")}
-            rows.append({"data": problems[0].name, "method": variant.label, **values})
+            rows.append({"data": examples[0].name, "method": variant.label, **values})
     return rows
 
 
@@ -183,7 +183,7 @@ def draw_one_dimensional(outcomes: Sequence[Outcome], path: Path) -> None:
     with _panels(len(outcomes), 4.6, path) as (figure, panels):
         for ax, outcome in zip(panels, outcomes, strict=True):
             title = f"{outcome.method}:  {lengthscales(outcome.gp)}"
-            data = (outcome.problem.X, outcome.problem.y)
+            data = (outcome.example.X, outcome.example.y)
             one_dimensional_fit(ax, outcome.gp, *data, *truth, title=title, legend=False)
         handles, labels = panels[0].get_legend_handles_labels()
         look = {"ncols": len(labels), "frameon": False, "fontsize": 8}
@@ -194,13 +194,13 @@ def draw_calibration(outcomes: Sequence[Outcome], path: Path) -> None:
     """One panel per data set, one line per method."""
     from duogp.plots import calibration_plot, entitle
 
-    names = list(dict.fromkeys(outcome.problem.name for outcome in outcomes))
+    names = list(dict.fromkeys(outcome.example.name for outcome in outcomes))
     with _panels(len(names), 3.3, path) as (_, panels):
         for ax, name in zip(panels, names, strict=True):
             for outcome in outcomes:
-                if outcome.problem.name == name:
+                if outcome.example.name == name:
                     p = outcome.prediction
-                    calibration_plot(outcome.problem.y_test, p.mean, p.std, ax, label=outcome.method)
+                    calibration_plot(outcome.example.y_test, p.mean, p.std, ax, label=outcome.method)
             entitle(ax, name)
             ax.set_xticks([0, 0.5, 1])
 
@@ -236,15 +236,15 @@ def _text(value: Any) -> str:
 
 
 def compare(names: Sequence[str], folder: Path) -> list[dict[str, Any]]:
-    """Rows of both methods on the problems, printed, with their figures in a folder."""
+    """Rows of both methods on the examples, printed, with their figures in a folder."""
     import matplotlib
 
     matplotlib.use("Agg")
-    problems = [PROBLEMS[name]() for name in names]
-    outcomes = [run(problem, variant) for problem in problems for variant in (SVGP, DCSVGP)]
+    examples = [EXAMPLES[name]() for name in names]
+    outcomes = [run(example, variant) for example in examples for variant in (SVGP, DCSVGP)]
     rows = [outcome.row() for outcome in outcomes]
     print_table(rows)
-    if first := [outcome for outcome in outcomes if outcome.problem.name == "one-dimensional"]:
+    if first := [outcome for outcome in outcomes if outcome.example.name == "one-dimensional"]:
         draw_one_dimensional(first, folder / "one_dimensional.png")
     draw_calibration(outcomes, folder / "calibration.png")
     return rows
