@@ -82,7 +82,7 @@ def test_bench_commands_reach_the_runner(tmp_path):
 
 
 def test_bench_run_passes_its_exit_status_on(monkeypatch):
-    monkeypatch.setattr("duogp.bench.commands.run_suite", lambda suite, **options: 1)
+    monkeypatch.setattr("duogp.bench.__main__.run_suite", lambda *arguments: 1)
     assert call("bench", "run", "smoke").exit_code == 1
 
 
