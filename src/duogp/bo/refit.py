@@ -1,13 +1,13 @@
-"""Warm-started refits: a fitted model goes on from where it is, on more rows.
+"""`refit`: a fitted model trained further on more rows.
 
 Scales stay those of the first fit (as in `duogp.OnlineGP`); hyperparameters, networks, inducing points and
 q(u) start where they ended. While there are fewer inducing points than were asked for, they are chosen anew
 among the rows, and a q(u) on one block of points is carried over: with u = f(Z), L the factor of the new
-points and N(f̄(Z), C) what the old posterior says about them,
+points and N(f̄(Z), C) the old posterior there,
 
     m = L⁻¹ (f̄(Z) − μ₀(Z)),    S = L⁻¹ C L⁻ᵀ
 
-Where q(u) has a closed form nothing has to be carried: it is solved for in every step.
+Where q(u) has a closed form nothing is carried over: it is solved for in every step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from duogp.bases import Basis, Conditional, Coupled, Exact
 from duogp.data.targets import require_support
 from duogp.data.validation import as_matrix, as_row_vector, as_target
 from duogp.errors import DataWarning
@@ -34,7 +33,6 @@ from duogp.methods import METHODS
 from duogp.methods.settings import Settings, asdict_shallow
 from duogp.models.deep import DeepModel
 from duogp.models.model import Model
-from duogp.numerics.factorisation import Factor
 from duogp.posterior.gp import GP
 from duogp.training import Callback, settle, train
 from duogp.variational import CholeskyQ
@@ -44,7 +42,7 @@ STEPS = 50
 
 
 def first_fit(X: Any, y: Any, method: str, *, callbacks: Sequence[Callback] = (), **settings: Any) -> GP:
-    """`duogp.fit` of a GP that is going to be refitted: fewer rows than inducing points are no surprise."""
+    """`duogp.fit` of a GP that will be refitted, without warnings of fewer rows than inducing points."""
     recipe = METHODS[method]
     if recipe.is_baseline or recipe.defaults.get("online"):
         what = "no GP" if recipe.is_baseline else "learned from a stream"
@@ -67,15 +65,15 @@ def refit(
     seed: int | None = None,
     **changes: Any,
 ) -> GP:
-    """The same model on all of these rows, started from what it has learned.
+    """The same model on all of these rows, started from its present parameters.
 
     ``steps`` of the optimiser; 0: only q(u) is solved for again, where it has a closed form. ``changes``:
-    settings that shall differ from those of the fit, for example ``learning_rate``.
+    settings other than those of the fit, for example ``learning_rate``.
     """
     if gp.classes is not None:
         raise ValueError("refit is for numbers: this model was fitted to class labels")
     settings = Settings.of(asdict_shallow(gp.settings) | changes)
-    if gp.method.has_network and settings.widths is None:  # more rows shall not ask for another network
+    if gp.method.has_network and settings.widths is None:  # which would follow the number of rows
         settings = settings.but(widths=default_widths(int(gp.model.num_data[0])))
     matrix = as_matrix(X, "X")
     target = as_target(y, len(matrix), "y").reshape(len(matrix), -1)
@@ -107,7 +105,7 @@ def refit(
     every_column = np.ones(x_scaled.shape[1], dtype=bool)
     data = prepare(case.X, every_column, case.target, case.noise, None, splits, own)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DataWarning)  # said at the first fit
+        warnings.filterwarnings("ignore", category=DataWarning)  # given at the first fit
         shop = case.workshop(gp.method, own, plan, splits, data)
     model = shop.model(gp.method)
     continue_from(gp.model, model)
@@ -132,7 +130,7 @@ def refit(
 
 
 def _points_as_they_are(settings: Settings, gp: GP, rows: int) -> Settings:
-    """No search for inducing points where the old ones will be put in their place anyway."""
+    """Settings without a search for inducing points, where the old ones will replace them anyway."""
     present = getattr(gp.model.basis, "inducing", None)
     if isinstance(present, Tensor) and present.shape[-2] >= min(settings.num_inducing or NUM_INDUCING, rows):
         return settings.but(inducing_init="random", num_inducing=present.shape[-2])
@@ -141,9 +139,9 @@ def _points_as_they_are(settings: Settings, gp: GP, rows: int) -> Settings:
 
 @torch.no_grad()
 def continue_from(source: Model, target: Model) -> None:
-    """Put a new model where an old one of the same method ended, as far as their shapes agree."""
+    """Copy the state of an old model into a new one of the same method, as far as their shapes agree."""
     old, new = source.state_dict(), target.state_dict()
-    exact = isinstance(target.basis, Exact)  # its points are the rows, and its q(u) is what they say
+    exact = target.basis.points_are_rows  # which differ, and determine q(u)
     same_points = not exact and all(old[name].shape == value.shape for name, value in new.items())
     for name, value in new.items():
         if name == "num_data" or old[name].shape != value.shape:
@@ -156,7 +154,7 @@ def continue_from(source: Model, target: Model) -> None:
 
 
 def _is_of_points(name: str) -> bool:
-    """Inducing points, q(u), coefficients of basis functions: what belongs to a set of points."""
+    """Whether an entry of a state belongs to a set of points: the points, q(u), or coefficients of theirs."""
     parts = name.split(".")
     return parts[0] in ("basis", "hidden") and (
         "q" in parts or parts[-1].endswith("inducing") or parts[-1] == "a"
@@ -164,9 +162,12 @@ def _is_of_points(name: str) -> bool:
 
 
 def _carry(source: Model, target: Model) -> None:
-    """q(u) at new points from what the old posterior says about them; others start at the prior."""
-    q, factor = target.basis.q, _whitening(target.basis, target)
-    if factor is None or not isinstance(q, CholeskyQ) or not q.learns_mean:
+    """Write the old posterior at the new points into q(u), where that has a full covariance on one block."""
+    q = target.basis.q
+    if not isinstance(q, CholeskyQ) or not q.learns_mean:
+        return
+    factor = target.basis.whitening_factor(target.numerics)
+    if factor is None:
         return
     assert isinstance(target.basis.inducing, Tensor)
     z = target.basis.inducing.double()
@@ -175,16 +176,5 @@ def _carry(source: Model, target: Model) -> None:
     eye = torch.eye(z.shape[-2], dtype=torch.float64, device=z.device)
     S = L_inv @ (residual + explained) @ L_inv.mT
     root, info = torch.linalg.cholesky_ex(S + 1e-6 * eye)
-    if bool((info != 0).any()):
-        return
-    q.set_((L_inv @ mean.unsqueeze(-1)).squeeze(-1), root)
-
-
-def _whitening(basis: Basis, model: Model) -> Factor | None:
-    """L with u = L v, for bases with one block of points."""
-    if isinstance(basis, Coupled):
-        return basis.factors(model.numerics)
-    if isinstance(basis, Conditional):
-        factors = basis.factors(model.numerics)
-        return factors.mean if basis.whitening == "Q" else factors.covariance
-    return None
+    if not bool((info != 0).any()):
+        q.set_((L_inv @ mean.unsqueeze(-1)).squeeze(-1), root)
