@@ -79,7 +79,10 @@ class DuoGPModel(Model, FantasizeMixin):
         self._x_shift, self._x_scale = tensor(gp.x_scaler.shift), tensor(gp.x_scaler.scale)
         self._y_shift, self._y_scale = tensor(gp.y_scaler.shift), tensor(gp.y_scaler.scale)
         self.eval()
-        self._known_noise = None if train_Yvar is None else self._average_noise(train_Y, train_Yvar)
+        self._known_noise = None  # its mean [1, 1], in the units of the GP's targets
+        if train_Yvar is not None:
+            variances = self._transformed(train_X, train_Y, train_Yvar)[2]
+            self._known_noise = variances.detach().double().mean(-2, keepdim=True).to(device)
 
     @classmethod
     def fit(
@@ -126,11 +129,7 @@ class DuoGPModel(Model, FantasizeMixin):
         closed form. Transforms and scales stay those of the first fit.
         """
         _check_data(X, Y, Yvar)
-        with torch.no_grad():
-            inputs = self.transform_inputs(X)
-            outcomes, variances = Y, Yvar
-            if (transform := self._transform) is not None:
-                outcomes, variances = transform(Y, Yvar, X=inputs)
+        inputs, outcomes, variances = self._transformed(X, Y, Yvar)
         noise = None if variances is None else _column(variances)
         gp = refit(self.gp, _array(inputs), _targets(outcomes), steps=steps, noise=noise, **changes)
         before = getattr(self, "input_transform", None)
@@ -220,9 +219,7 @@ class DuoGPModel(Model, FantasizeMixin):
                 f"got {tuple(Y.shape)}"
             )
         self.eval()
-        inputs, outcomes = self.transform_inputs(X), Y
-        if (transform := self._transform) is not None:
-            outcomes, _ = transform(Y, X=inputs)
+        inputs, outcomes, _ = self._transformed(X, Y)
         variances = self._noise(inputs, True if noise is None else noise)
         assert variances is not None
         out = self._copy()
@@ -264,6 +261,13 @@ class DuoGPModel(Model, FantasizeMixin):
     @property
     def _transform(self) -> OutcomeTransform | None:
         return cast("OutcomeTransform | None", getattr(self, "outcome_transform", None))
+
+    def _transformed(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> tuple[Tensor, Tensor, Any]:
+        """Inputs, outcomes and their noise variances after BoTorch's transforms."""
+        inputs = self.transform_inputs(X)
+        if (transform := self._transform) is None:
+            return inputs, Y, Yvar
+        return inputs, *transform(Y, Yvar, X=inputs)
 
     def _scaled(self, X: Tensor) -> Tensor:
         """Inputs in the scaled units of the fit, without constant columns, in float64."""
@@ -320,15 +324,6 @@ class DuoGPModel(Model, FantasizeMixin):
         else:
             scaled = self._local_noise(inputs)
         return scaled * self._y_scale.square()
-
-    @torch.no_grad()
-    def _average_noise(self, Y: Tensor, Yvar: Tensor) -> Tensor:
-        """Mean of known noise variances, in the units of the GP's targets: [1, 1]."""
-        variances: Tensor | None = Yvar
-        if (transform := self._transform) is not None:
-            variances = transform(Y, Yvar, X=self.transform_inputs(self.train_X))[1]
-        assert variances is not None
-        return variances.double().mean(-2, keepdim=True).to(self._columns.device)
 
     def _local_noise(self, inputs: Tensor) -> Tensor:
         """Scaled noise variances of a likelihood whose noise depends on x or f: [*b, q, m]."""
