@@ -1,115 +1,33 @@
-"""Every basis × q × objective is the model of its formulas: dense Gaussian algebra in float64, jitter 0.
-
-A new basis is one line of BASES: how to build it and how to compute it by brute force.
-"""
+"""Every basis × q × objective is the model of its formulas: dense Gaussian algebra in float64, jitter 0."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
-
 import pytest
 import torch
-from torch import Tensor
 from torch.testing import assert_close
 
-import dense
-from duogp.bases import Basis, Conditional, Coupled, Separate, TwoBlock
-from duogp.models.model import Batch, Model
+from duogp.bases import Conditional
 from duogp.numerics.factorisation import Numerics, _CholeskyWithInverse
-from duogp.variational import BlockQ, ShrunkQ
-from random_models import OBJECTIVES, QS, Parts, learned, random_problem
-
-
-class Row(NamedTuple):
-    name: str
-    build: Callable[[Parts], Basis]
-    dense: Callable[[Model, Tensor], dense.Dense]
-    qs: tuple[str, ...] = tuple(QS)
-    is_bound: bool = True  # of its ELBO, at β₁ = 1 and for the prior of its kernel
-
-
-def conditional(whitening: str, omega: str = "full", **settings: Any) -> Callable[[Parts], Basis]:
-    return lambda p: Conditional(
-        p.kernel(), p.kernel(), p.z, p.q(), whitening=whitening, omega=omega, **settings
-    )
-
-
-def separate(extra: int) -> Callable[[Parts], Basis]:
-    """Z_μ larger than Z_σ by `extra`."""
-
-    def build(p: Parts) -> Basis:
-        z_mean = p.extra[..., : p.z.shape[-2] + extra, :].clone()
-        return Separate(p.kernel(), z_mean, p.z, p.q(mean_size=z_mean.shape[-2]))
-
-    return build
-
-
-def solve(extra: int) -> Callable[[Parts], Basis]:
-    """q(u) q(v), O larger than Z by `extra`."""
-
-    def build(p: Parts) -> Basis:
-        o = p.extra[..., : p.z.shape[-2] + extra, :].clone()
-        return TwoBlock(p.kernel(), p.z, o, BlockQ(p.q(), p.q(o.shape[-2])))
-
-    return build
-
-
-def orthogonal(extra: int) -> Callable[[Parts], Basis]:
-    """v learns a mean only."""
-
-    def build(p: Parts) -> Basis:
-        o = p.extra[..., : p.z.shape[-2] + extra, :].clone()
-        q = p.q(mean_size=p.z.shape[-2] + o.shape[-2])
-        return TwoBlock(p.kernel(), p.z, o, q, mean_only=True)
-
-    return build
-
-
-def components(extra: int, epsilon: float) -> Callable[[Parts], Basis]:
-    """v ~ N(0, εI), nothing of it learned; ε = 0 is the surrogate."""
-
-    def build(p: Parts) -> Basis:
-        o = p.extra[..., : p.z.shape[-2] + extra, :].clone()
-        q_v = ShrunkQ(o.shape[-2], p.batch_shape, epsilon=epsilon)
-        return TwoBlock(p.kernel(), p.z, o, BlockQ(p.q(), q_v))
-
-    return build
-
-
-WHITENED = ("full", "diagonal", "point")  # −log p(u) of a point, unwhitened, is for one block only
-
-BASES = [
-    Row("coupled", lambda p: Coupled(p.kernel(), p.z, p.q()), dense.coupled),
-    Row("conditional-Q", conditional("Q"), dense.conditional),
-    Row("conditional-K", conditional("K"), dense.conditional),
-    Row("separate-equal", separate(0), dense.separate),
-    Row("separate-larger-mean", separate(+1), dense.separate),
-    Row("separate-smaller-mean", separate(-2), dense.separate),
-    Row("solve", solve(+1), dense.two_block, WHITENED),
-    Row("orthogonal", orthogonal(-1), dense.two_block, WHITENED),
-    Row("components-eps", components(+1, 0.2), dense.two_block, WHITENED),
-    Row("components", components(-1, 0.0), dense.two_block, WHITENED, is_bound=False),
-]
-
-SHAPES = [{"replicates": 1, "latents": 1}, {"replicates": 2, "latents": 2}]
-
-every_basis = pytest.mark.parametrize("row", BASES, ids=lambda row: row.name)
-every_q = pytest.mark.parametrize("q", QS)
-every_basis_and_q = pytest.mark.parametrize(
-    ("row", "q"), [pytest.param(row, q, id=f"{row.name}-{q}") for row in BASES for q in row.qs]
+from helpers import dense
+from helpers.conformance import (
+    Row,
+    assert_gradient_is_that_of_differences,
+    close,
+    conditional,
+    every_basis,
+    every_basis_and_gaussian_q,
+    every_basis_and_q,
+    every_jitter,
+    every_objective,
+    every_q,
+    every_shape,
+    four_objectives,
+    separate_kernels,
 )
-every_basis_and_gaussian_q = pytest.mark.parametrize(
-    ("row", "q"), [pytest.param(row, q, id=f"{row.name}-{q}") for row in BASES for q in ("full", "diagonal")]
-)
-every_objective = pytest.mark.parametrize("objective", OBJECTIVES)
-four_objectives = pytest.mark.parametrize("objective", list(OBJECTIVES)[:4])  # without the sign switch
-every_shape = pytest.mark.parametrize("shape", SHAPES, ids=["single", "replicates-latents"])
-every_jitter = pytest.mark.parametrize("jitter", [0.0, 0.03], ids=["exact", "jitter"])
+from helpers.devices import eye, placed
+from helpers.random_models import OBJECTIVES, random_problem
 
-close = partial(assert_close, rtol=1e-9, atol=1e-9)
-
+pytestmark = pytest.mark.usefixtures("device")
 
 # -- marginals and penalties ----------------------------------------------------------------------------
 
@@ -131,7 +49,7 @@ def test_marginals_are_those_of_the_dense_process(row: Row, q: str, jitter: floa
 @every_basis_and_q
 def test_joint_covariance_is_that_of_the_dense_process(row: Row, q: str, jitter: float, shape: dict) -> None:
     model, _, x = random_problem(row.build, q, jitter=jitter, **shape)
-    mean, residual, explained = model.linear_form().joint(x.unsqueeze(-3))
+    mean, residual, explained = model.frozen().joint(x.unsqueeze(-3))
     expected = row.dense(model, x)
     close(mean, expected.mean)
     close(residual, expected.residual)
@@ -206,10 +124,6 @@ def test_omega_of_each_kind_is_dense(q: str, whitening: str, omega: str, nugget:
         close(model.loss(batch), dense.loss(model, batch, dense.conditional(model, batch.x)))
 
 
-def separate_kernels(p: Parts) -> Basis:
-    return Separate(p.kernel(), p.extra, p.z, p.q(mean_size=5), mean_kernel=p.kernel())
-
-
 @four_objectives
 @every_q
 def test_separate_basis_may_have_a_mean_kernel_of_its_own(q: str, objective: str) -> None:
@@ -217,7 +131,7 @@ def test_separate_basis_may_have_a_mean_kernel_of_its_own(q: str, objective: str
     model, batch, x = random_problem(separate_kernels, q, objective, latents=2, jitter=0.03)
     f, expected = model.marginals(x), dense.separate(model, x)
     close(f.mean, expected.mean + dense.prior_mean(model, x))
-    for found, part in zip(model.linear_form().joint(x.unsqueeze(-3)), expected, strict=False):
+    for found, part in zip(model.frozen().joint(x.unsqueeze(-3)), expected, strict=False):
         close(found, part)
     close(model.loss(batch), dense.loss(model, batch, dense.separate(model, batch.x)))
     assert_gradient_is_that_of_differences(model, batch)
@@ -228,7 +142,7 @@ def test_the_mean_kernel_may_have_a_jitter_of_its_own(whitening: str) -> None:
     """Q_Z + ε_q I beside K_Z + ε_k I (the reference code's two jitters)."""
     model, batch, x = random_problem(conditional(whitening, mean_jitter=0.05), jitter=0.01, latents=2)
     expected = dense.conditional(model, x)
-    for found, part in zip(model.linear_form().joint(x.unsqueeze(-3)), expected, strict=False):
+    for found, part in zip(model.frozen().joint(x.unsqueeze(-3)), expected, strict=False):
         close(found, part)
     close(model.loss(batch), dense.loss(model, batch, dense.conditional(model, batch.x)))
     assert_gradient_is_that_of_differences(model, batch)
@@ -239,21 +153,6 @@ def test_omega_costs_nothing_where_beta2_is_zero(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Conditional, "mismatch", lambda *_: pytest.fail("Ω was computed"))
     f = dense.conditional(model, batch.x)._replace(omega=None)
     close(model.loss(batch), dense.loss(model, batch, f))
-
-
-def assert_gradient_is_that_of_differences(model: Model, batch: Batch) -> None:
-    """Central differences of the loss along a random direction of every parameter there is."""
-    g = torch.Generator().manual_seed(0)
-    model.loss(batch).sum().backward()
-    for name, p in learned(model):
-        direction = torch.randn(p.shape, generator=g, dtype=torch.float64)
-        with torch.no_grad():
-            value, ends = p.clone(), []
-            for step in (1e-5, -1e-5):
-                p.copy_(value + step * direction)
-                ends.append(model.loss(batch).sum())
-            p.copy_(value)
-        assert_close((p.grad * direction).sum(), (ends[0] - ends[1]) / 2e-5, rtol=1e-7, atol=1e-8, msg=name)
 
 
 @four_objectives
@@ -280,9 +179,9 @@ def test_gradient_through_jitter_noise_and_weights(row: Row, omega: str) -> None
 
 def test_cholesky_gradient_is_that_of_autograd(generator: torch.Generator) -> None:
     """Through L, through L⁻¹ and through both, for any incoming gradient (MATH §10, §11 B11)."""
-    A = torch.randn(3, 2, 5, 5, generator=generator, dtype=torch.float64)
-    K = (A @ A.mT + torch.eye(5)).requires_grad_()
-    g_L, g_inv = torch.randn(2, *K.shape, generator=generator, dtype=torch.float64)
+    A = placed(torch.randn(3, 2, 5, 5, generator=generator, dtype=torch.float64))
+    K = (A @ A.mT + eye(5)).requires_grad_()
+    g_L, g_inv = placed(torch.randn(2, *K.shape, generator=generator, dtype=torch.float64))
     for a, b in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0)):
         L, L_inv, _ = _CholeskyWithInverse.apply(K, torch.float64)
         (found,) = torch.autograd.grad((a * L * g_L + b * L_inv * g_inv).sum(), K)
@@ -293,13 +192,13 @@ def test_cholesky_gradient_is_that_of_autograd(generator: torch.Generator) -> No
 
 def test_factor_whitens_and_counts(generator: torch.Generator) -> None:
     """L Lᵀ = K + εI with ε = jitter · mean diagonal, L⁻¹L = I, and Σ log diag L = ½ log|K + εI|."""
-    A = torch.randn(2, 3, 4, 4, generator=generator, dtype=torch.float64)
-    K = A @ A.mT + torch.eye(4)
-    numerics = Numerics(2, 0.1)
+    A = placed(torch.randn(2, 3, 4, 4, generator=generator, dtype=torch.float64))
+    K = A @ A.mT + eye(4)
+    numerics = placed(Numerics(2, 0.1))
     factor = numerics.factor(K)
-    jittered = K + 0.1 * K.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None] * torch.eye(4)
+    jittered = K + 0.1 * K.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None] * eye(4)
     close(factor.L @ factor.L.mT, jittered)
-    close(factor.L_inv @ factor.L, torch.eye(4).double().expand_as(K))
+    close(factor.L_inv @ factor.L, eye(4).expand_as(K))
     close(factor.half_log_det(), 0.5 * torch.logdet(jittered))
     assert not numerics.failed.any()
     numerics.factor(torch.stack([K[0], -K[1]]))

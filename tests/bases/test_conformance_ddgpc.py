@@ -11,12 +11,9 @@ from functools import partial
 
 import pytest
 import torch
-from test_conformance import assert_gradient_is_that_of_differences
 from torch import Tensor
 from torch.testing import assert_close
 
-import dense
-from dense import Gaussian, blocks, gaussian_kl, inv, k, t
 from duogp.bases import Basis, LayerComponents
 from duogp.inference.natural import NaturalGradient
 from duogp.kernels import RBF
@@ -25,7 +22,10 @@ from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import batched
 from duogp.variational import CholeskyQ, PointQ
 from duogp.variational.ridge import RIDGES, RidgeQ
-from random_models import Parts, Problem, learned, random_problem
+from helpers import dense
+from helpers.conformance import assert_gradient_is_that_of_differences
+from helpers.dense import Gaussian, blocks, gaussian_kl, inv, k, t
+from helpers.random_models import Parts, Problem, learned, random_problem
 
 close = partial(assert_close, rtol=1e-8, atol=1e-8)
 
@@ -47,7 +47,7 @@ def components(beta: int, *, ridge: str | None = None, **options: bool) -> Calla
 
 
 def problem(build: Callable[[Parts], Basis], q: str = "full", **settings: object) -> Problem:
-    import random_models
+    from helpers import random_models
 
     random_models.TYPICAL.setdefault("ridge_penalty", 0.3)
     return random_problem(build, q, **settings)
@@ -208,7 +208,7 @@ def test_an_infinite_kl_says_so() -> None:
 def test_frozen_is_live(ridge: str | None) -> None:
     model, _, x = problem(components(3, ridge=ridge), replicates=2, latents=2, jitter=0.01)
     live = model.marginals(x)
-    mean, residual, explained = model.linear_form().joint(x.unsqueeze(-3))
+    mean, residual, explained = model.frozen().joint(x.unsqueeze(-3))
     expected = DenseLayer(model, x)
     n = x.shape[-2]
     close(mean + dense.prior_mean(model, x), live.mean)

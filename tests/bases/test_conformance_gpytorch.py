@@ -13,26 +13,19 @@ from gpytorch.variational import (
     CholeskyVariationalDistribution,
     DeltaVariationalDistribution,
     MeanFieldVariationalDistribution,
-    OrthogonallyDecoupledVariationalStrategy,
     VariationalStrategy,
 )
-from test_conformance import orthogonal
 from torch import Tensor
 from torch.testing import assert_close
 
-import dense
-from dense import Gaussian, inv, k, quadratic, t
-from duogp.bases import Coupled, TwoBlock
+from duogp.bases import Coupled
 from duogp.inference.closed_form import CollapsedObjective
-from duogp.kernels import RBF, Scale
-from duogp.likelihoods import GaussianLikelihood
-from duogp.means import LinearMean
-from duogp.models.model import Batch, Model
-from duogp.numerics.factorisation import Numerics
-from duogp.numerics.parameters import batched
-from duogp.objectives import elbo
 from duogp.variational import CholeskyQ, DiagonalQ
-from random_models import Problem, random_problem
+from helpers import dense
+from helpers.conformance import orthogonal
+from helpers.dense import Gaussian, inv, k, quadratic, t
+from helpers.gpytorch_models import TheirOrthogonal, orthogonal_at_the_data
+from helpers.random_models import Problem, random_problem
 
 DISTRIBUTIONS = {
     "full": CholeskyVariationalDistribution,
@@ -146,7 +139,7 @@ def test_predictions_are_gpytorchs(q: str, jitter: float) -> None:
     theirs.eval(), likelihood.eval()
     with torch.no_grad():
         f, y = theirs(x[0]), likelihood(theirs(x[0]))
-        mean, residual, explained = model.linear_form().joint(x.unsqueeze(-3))
+        mean, residual, explained = model.frozen().joint(x.unsqueeze(-3))
         tolerance = {"rtol": 1e-6, "atol": 1e-6} if jitter else {"rtol": 1e-9, "atol": 1e-9}
         assert_close((mean + model.mean(x.unsqueeze(-3)))[0, 0], f.mean, **tolerance)
         if q != "point":  # their covariance of a point q is a constant diagonal of the strategy's own
@@ -161,38 +154,6 @@ def test_divergence_is_gpytorchs() -> None:
         theirs, _ = theirs_like(model, q, 0.0)
         kl = model.basis.kl(model.factors(), model.basis.q)
         assert_close(kl[0, 0], theirs.variational_strategy.kl_divergence(), rtol=1e-10, atol=1e-10)
-
-
-# -- their orthogonal strategy (MATH §3.7, identities 13 and 24) ----------------------------------------
-
-
-class TheirOrthogonal(gpytorch.models.ApproximateGP):
-    """The strategy for γ around a whitened one for Z, zero prior mean."""
-
-    def __init__(self, kernel: Scale, z: Tensor, gamma: Tensor) -> None:
-        inner = VariationalStrategy(self, z.clone(), CholeskyVariationalDistribution(len(z)), jitter_val=0.0)
-        outer = OrthogonallyDecoupledVariationalStrategy(
-            inner, gamma.clone(), DeltaVariationalDistribution(len(gamma)), jitter_val=0.0
-        )
-        super().__init__(outer)
-        self.kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=z.shape[-1]))
-        self.double()
-        self.kernel.outputscale = kernel.variance()[0, 0].detach()
-        self.kernel.base_kernel.lengthscale = kernel.kernel.lengthscale()[0].detach()
-        self.inner = inner
-        for strategy in (inner, outer):
-            strategy.variational_params_initialized.fill_(1)
-
-    def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
-        return gpytorch.distributions.MultivariateNormal(x.new_zeros(x.shape[:-1]), self.kernel(x))
-
-    @torch.no_grad()
-    def set_(self, mean: Tensor, root: Tensor, a: Tensor) -> None:
-        """Whitened (m, L_S) on Z, coefficients a on γ."""
-        distribution = self.inner._variational_distribution
-        distribution.variational_mean.copy_(mean)
-        distribution.chol_variational_covar.copy_(root)
-        self.variational_strategy._variational_distribution.variational_mean.copy_(a)
 
 
 def test_their_orthogonal_strategy_is_ours_with_another_penalty() -> None:
@@ -217,7 +178,7 @@ def test_their_orthogonal_strategy_is_ours_with_another_penalty() -> None:
         theirs.train()
         f = theirs(x[0])
         reported = theirs.variational_strategy.kl_divergence()
-        _, residual, explained = model.linear_form().joint(x.unsqueeze(1))
+        _, residual, explained = model.frozen().joint(x.unsqueeze(1))
         close = {"rtol": 1e-8, "atol": 1e-8}
         assert_close(f.mean, (model.marginals(x).mean - dense.prior_mean(model, x))[0, 0], **close)
         assert_close(f.covariance_matrix, (residual + explained)[0, 0], **close)
@@ -232,21 +193,6 @@ def test_their_orthogonal_strategy_is_ours_with_another_penalty() -> None:
         assert_close(true - reported, difference, **close)
         signs.add(bool((true > reported).all()))
     assert signs == {True, False}
-
-
-def orthogonal_at_the_data() -> Problem:
-    """X = Z = γ, six points of a line; RBF of variance 1.3 and lengthscale 0.5; s² = 2, y = 6·1."""
-    x = torch.linspace(-2, 2, 6, dtype=torch.float64).reshape(1, 6, 1)
-    kernel = batched(Scale(RBF(1)), (1, 1)).double()
-    kernel.variance.set_(1.3)
-    kernel.kernel.lengthscale.set_(0.5)
-    likelihood = batched(GaussianLikelihood(1), (1,)).double()
-    likelihood.noise.set_(2.0)
-    q = CholeskyQ(6, (1, 1), mean_size=12).double()
-    basis = TwoBlock(kernel, x.unsqueeze(1).clone(), x.unsqueeze(1).clone(), q, mean_only=True)
-    mean = batched(LinearMean(1), (1, 1)).double()
-    model = Model(mean, basis, likelihood, elbo, Numerics(1, 1e-9), num_data=6).double()
-    return Problem(model, Batch(x, torch.full((1, 1, 6), 6.0, dtype=torch.float64)), x)
 
 
 def test_their_orthogonal_elbo_exceeds_the_evidence_and_ours_does_not() -> None:

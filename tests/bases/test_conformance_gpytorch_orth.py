@@ -24,19 +24,19 @@ from gpytorch.variational import (
 )
 from linear_operator.utils.errors import NotPSDError
 from linear_operator.utils.warnings import NumericalWarning
-from test_conformance import orthogonal
-from test_conformance_gpytorch import TheirOrthogonal, orthogonal_at_the_data
-from test_conformance_identities import bound_problem, collapsed_value, objective_value
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-import dense
-from dense import Gaussian, inv, k, quadratic, t
 from duogp.bases import Coupled, Separate
 from duogp.inference.natural import NaturalGradient
 from duogp.kernels import Scale
 from duogp.models.model import Batch, Model
-from random_models import Parts, Problem, random_problem
+from helpers import dense
+from helpers.conformance import orthogonal
+from helpers.dense import Gaussian, inv, k, quadratic, t
+from helpers.gpytorch_models import TheirOrthogonal, orthogonal_at_the_data
+from helpers.identities import bound_problem, collapsed_value, objective_value
+from helpers.random_models import Parts, Problem, random_problem
 
 #: gpytorch's own jitter of a Cholesky factor in float64
 THEIR_JITTER = gpytorch.settings.variational_cholesky_jitter.value(torch.float64)

@@ -24,26 +24,8 @@ from duogp.bo.plots import comparison_plot, incumbent_plot, mean_and_error, regr
 from duogp.bo.regions import SHORTEST, failure_tolerance
 from duogp.bo.surrogates import LENGTHSCALES, NOISES, OUTPUT_SCALES, SPREAD, standard_units
 from duogp.bo.tasks import make
-
-QUICK = {"num_inducing": 20, "steps": 5, "first_steps": 10, "warm_start": 0}
-
-
-class Bowl:
-    """−‖x − 0.3‖², with its optimum at zero."""
-
-    name = "bowl"
-    optimum = 0.0
-
-    def __init__(self, dims: int = 2, stop_after: int | None = None) -> None:
-        self.dims, self.stop_after, self.calls = dims, stop_after, 0
-        self.bounds = np.array([[-1.0] * dims, [3.0] * dims])
-
-    def __call__(self, X: np.ndarray) -> np.ndarray:
-        self.calls += 1
-        if self.stop_after is not None and self.calls > self.stop_after:
-            raise KeyboardInterrupt
-        return -((X - 0.3) ** 2).sum(1)
-
+from helpers.bowl import QUICK, RUN, Bowl
+from helpers.devices import environment_without_gpu
 
 # -- the rules -----------------------------------------------------------------------------------------------
 
@@ -290,8 +272,6 @@ def test_turbo_beats_random_search():
 
 # -- runs on disk --------------------------------------------------------------------------------------------
 
-RUN = {"evaluations": 28, "batch_size": 5, "initial": 8, "candidates": 100, "seed": 3, "plot": False} | QUICK
-
 
 @pytest.mark.parametrize(("method", "regions"), [("dcsvgp", 1), ("ppgpr", 2), ("exact", 1), ("random", 1)])
 def test_a_stopped_run_goes_on_as_if_nothing_had_happened(tmp_path, method, regions):
@@ -320,10 +300,10 @@ def test_a_killed_process_goes_on(tmp_path):
         textwrap.dedent(
             f"""
             import os, signal, sys
-            sys.path.insert(0, {str(Path(__file__).parent)!r})
+            sys.path.insert(0, {str(Path(__file__).parents[1])!r})
             import torch
             torch.set_num_threads(1)
-            from test_bo_turbo import Bowl, RUN
+            from helpers.bowl import RUN, Bowl
             from duogp.bo import optimise
             task = Bowl(3)
             call = Bowl.__call__
@@ -336,9 +316,8 @@ def test_a_killed_process_goes_on(tmp_path):
             """
         )
     )
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "run")], capture_output=True, timeout=120
-    )
+    call = [sys.executable, str(script), str(tmp_path / "run")]
+    done = subprocess.run(call, capture_output=True, timeout=120, env=environment_without_gpu())
     assert done.returncode == -9, done.stderr.decode()
     assert len(result_of(tmp_path / "run")) == 13
     seen: list[np.ndarray] = []

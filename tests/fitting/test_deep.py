@@ -9,7 +9,7 @@ import duogp
 from duogp.kernels import RBF, Scale
 from duogp.methods import METHODS
 from duogp.posterior.deep import DeepGP
-from fit_tables import table
+from helpers.fit_tables import table
 
 DEEP = [name for name in METHODS if METHODS[name].is_deep]
 QUICK = {"num_inducing": 8, "epochs": 3, "batch_size": 16}

@@ -12,7 +12,7 @@ import duogp
 from duogp.errors import DataWarning
 from duogp.fitting import assembly
 from duogp.methods import METHODS
-from fit_tables import predictions, table
+from helpers.fit_tables import predictions, table
 
 ONLINE = [name for name in METHODS if METHODS[name].defaults.get("online")]
 BASELINES = [name for name in METHODS if METHODS[name].is_baseline]

@@ -14,7 +14,7 @@ from duogp.errors import DataWarning
 from duogp.kernels import RBF, ActiveDims, Hamming, make_kernel
 from duogp.methods import METHODS
 from duogp.training import Plan, Stochastic, train
-from fit_tables import predictions, table
+from helpers.fit_tables import predictions, table
 
 # -- replicates ------------------------------------------------------------------------------------------
 

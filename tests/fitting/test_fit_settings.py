@@ -11,7 +11,7 @@ import torch
 import duogp
 from duogp.errors import DataWarning
 from duogp.methods.settings import Settings
-from fit_tables import table
+from helpers.fit_tables import table
 
 # -- settings --------------------------------------------------------------------------------------------
 

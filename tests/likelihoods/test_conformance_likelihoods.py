@@ -12,11 +12,9 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from test_conformance import BASES, Row
 from torch import Tensor, distributions
 from torch.testing import assert_close
 
-import dense
 from duogp.likelihoods import (
     BernoulliLikelihood,
     BetaLikelihood,
@@ -31,7 +29,9 @@ from duogp.likelihoods import (
 )
 from duogp.models.model import Batch, Model
 from duogp.numerics.parameters import batched
-from random_models import OBJECTIVES, learned, random_problem
+from helpers import dense
+from helpers.conformance import BASES, Row
+from helpers.random_models import OBJECTIVES, learned, random_problem
 
 REPLICATES, ROWS, INDUCING = 2, 5, 3
 THREE = ("elbo", "vfitc", "predictive")

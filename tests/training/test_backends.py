@@ -12,7 +12,7 @@ import duogp
 from duogp.kernels import RBF
 from duogp.training import Problem, Stochastic, Table, backends
 from duogp.training.joint import CompiledStep
-from fit_tables import table
+from helpers.fit_tables import table
 
 compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 SETTINGS = {

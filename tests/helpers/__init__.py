@@ -1,0 +1,1 @@
+"""What test modules share: random models, dense algebra, tables. Test modules do not import each other."""
