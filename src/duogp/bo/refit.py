@@ -43,13 +43,13 @@ STEPS = 50
 
 def first_fit(X: Any, y: Any, method: str, *, callbacks: Sequence[Callback] = (), **settings: Any) -> GP:
     """`duogp.fit` of a GP that will be refitted, without warnings of fewer rows than inducing points."""
-    recipe = METHODS[method]
-    if recipe.is_baseline or recipe.defaults.get("online"):
-        what = "no GP" if recipe.is_baseline else "learned from a stream"
+    entry = METHODS[method]
+    if entry.is_baseline or entry.defaults.get("online"):
+        what = "no GP" if entry.is_baseline else "learned from a stream"
         raise ValueError(f"method {method!r} is {what}: choose another for Bayesian optimisation")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="num_(inducing|extra) is|.*points in two blocks")
-        gp = fit(X, y, recipe.name, callbacks=callbacks, **settings)
+        gp = fit(X, y, entry.name, callbacks=callbacks, **settings)
     assert isinstance(gp, GP)
     return gp
 

@@ -95,7 +95,7 @@ class GPSurrogate(Surrogate):
         ``steps`` of a refit (50; with a network two epochs) and ``first_steps`` of the first fit;
         ``minibatch``: rows of a step, since the ``batch_size`` of an optimisation is that of a proposal.
         """
-        recipe = METHODS[method]
+        entry = METHODS[method]
         first, steps = settings.pop("first_steps", None), settings.pop("steps", None)
         if "minibatch" in settings:
             settings["batch_size"] = settings.pop("minibatch")
@@ -108,15 +108,15 @@ class GPSurrogate(Surrogate):
             "early_stopping": False,
             "standardize": False,
         }
-        if "beta2" in recipe.defaults and recipe.objective == "elbo":
+        if "beta2" in entry.defaults and entry.objective == "elbo":
             # Without validation rows the two kernels are held together by Ω in full, that of single rows.
             own |= {"beta2": 1.0, "omega": "rows"}
-        if recipe.has_network or recipe.is_deep:  # features have a scale of their own
+        if entry.has_network or entry.is_deep:  # features have a scale of their own
             del own["initial_lengthscale"]
-        if recipe.has_network:
+        if entry.has_network:
             own |= NETWORKS
         Settings.of(own | settings)  # errors are raised here, not after the initial design
-        return cls(recipe.name, own | settings, first, steps)
+        return cls(entry.name, own | settings, first, steps)
 
     def fit(self, X: Floats, y: Floats, seed: int) -> GPSurrogate:
         centre, scale = standard_units(y)
