@@ -23,7 +23,7 @@ from duogp.training.schedules import make_schedule
 KINDS = ("deep-ensemble", "mc-dropout")
 #: Settings that only one of the kinds has.
 OWN = {"deep-ensemble": ("members",), "mc-dropout": ("passes", "dropout")}
-#: Steps that training takes unless told otherwise, and the epochs between which that may lie.
+#: Optimiser steps by default, and the least and most epochs that they may make.
 STEPS, EPOCHS = 6000, (30, 300)
 #: Rows of a minibatch: about a fiftieth of all, within these bounds.
 BATCH = (64, 1024)

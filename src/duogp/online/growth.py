@@ -164,9 +164,8 @@ def _continued(basis: Subspace, out: Subspace, numerics: Numerics | None, **old_
 
     The Nyström preconditioner depends on all points, so there a₀ is solved for again.
     """
-    root = basis.q.raw_root
-    spark = SPARK * torch.eye(out.q.size, dtype=root.dtype, device=root.device)
-    out.q.raw_root.copy_(lead_with(root, spark.expand_as(out.q.raw_root)))
+    spark = SPARK * torch.eye(out.q.size, dtype=basis.q.a0.dtype, device=basis.q.a0.device)
+    out.q.raw_root.copy_(lead_with(basis.q.raw_root, spark.expand_as(out.q.raw_root)))
     out.q.a0.copy_(lead_with(basis.q.a0, torch.zeros_like(out.q.a0)))
     if basis.preconditioner == "nystrom" and out.q.a0.shape != basis.q.a0.shape:
         if numerics is None:

@@ -41,9 +41,8 @@ class Observations(NamedTuple):
         weight = None
         if any(part.weight is not None for part in parts):
             weight = np.concatenate([np.ones(p.size) if p.weight is None else p.weight for p in parts])
-        return Observations(
-            np.concatenate([p.X for p in parts]), np.concatenate([p.y for p in parts]), weight
-        )
+        X, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+        return Observations(X, y, weight)
 
 
 class Reader:

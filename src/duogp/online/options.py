@@ -16,10 +16,8 @@ from duogp.methods.settings import Settings, as_list
 #: that a step uses (MATH §6.4).
 MEAN_POINTS, MEAN_COLUMNS = 1024, 128
 #: Settings of a fit to a table of known length that have no meaning for a stream.
-IDLE_SETTINGS = (
-    *("epochs", "steps", "schedule", "validation_fraction", "early_stopping", "patience", "refit"),
-    *("evaluate_every", "warm_start", "omega_block", "backend"),
-)
+IDLE_SETTINGS: tuple[str, ...] = ("epochs", "steps", "schedule", "validation_fraction", "early_stopping")
+IDLE_SETTINGS += ("patience", "refit", "evaluate_every", "warm_start", "omega_block", "backend")
 
 
 def grows(method: Method) -> bool:

@@ -1,10 +1,11 @@
 """`Stepper`: optimiser steps on a model that grows, by Adam and natural gradients, undone where they fail.
 
 A step whose loss or gradients are not finite, or whose factorisations failed, is refused on the device:
-parameters, moments and q stay as they were. Every `CHECK_EVERY` steps the host reads whether that happened (on
-a CPU, where reading is free, after every step). If so, the model returns to the last snapshot that was followed
-by `CHECK_EVERY` sound steps; after a failed factorisation the jitter is multiplied by ten, after anything else
-the learning rate is halved, and recovers with time: one strange batch must not slow a stream down for ever.
+parameters, moments and q stay as they were. Every `CHECK_EVERY` steps the host reads whether that happened
+(on a CPU, where reading is free, after every step). If so, the model returns to the last snapshot that was
+followed by `CHECK_EVERY` sound steps; after a failed factorisation the jitter is multiplied by ten, after
+anything else the learning rate is halved, and recovers with time: one strange batch must not slow a stream
+down for ever.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`DuoGPModel`: any GP of the registry as a BoTorch model.
 
-Everything downstream of BoTorch sees only `posterior(X)`; ours is that of the fitted GP, frozen: joint over
-q points, differentiable in X, in the units of Y. `condition_on_observations` and `fantasize` condition the
-frozen process exactly (see `duogp.bo.posterior`), so that look-ahead acquisition functions work with every
-basis; `refit` lets the hyperparameters follow the data, started from where they are.
+BoTorch's acquisition functions use `posterior(X)` alone; here it is the frozen posterior of the fitted GP:
+joint over q points, differentiable in X, in the units of Y. `condition_on_observations` and `fantasize`
+condition the frozen process exactly (see `duogp.bo.processes`), so that look-ahead acquisition functions work
+with every basis; `refit` trains the hyperparameters further on more data.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from linear_operator import to_linear_operator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from duogp.bo.posterior import Conditioned, Frozen, Path, Process, Selected
-from duogp.bo.refitting import STEPS, first_fit, refit
+from duogp.bo.processes import Conditioned, Draws, FittedProcess, Process, Selected
+from duogp.bo.refit import STEPS, first_fit, refit
 from duogp.likelihoods import GaussianLikelihood, Likelihood
 from duogp.methods import METHODS
 from duogp.posterior.deep import DeepGP
@@ -34,7 +34,7 @@ from duogp.posterior.gp import GP
 
 
 class DuoGPModel(Model, FantasizeMixin):
-    """A fitted GP for BoTorch; made by `DuoGPModel.fit`, or around a `duogp.GP` that is there already.
+    """A fitted GP for BoTorch, made by `DuoGPModel.fit` or from a `duogp.GP`.
 
     Several outputs are independent, unless the GP mixes latent functions (``num_latents``): then their
     posterior is correlated. Inputs and outcomes may go through BoTorch's own transforms; scaling alone needs
@@ -65,11 +65,11 @@ class DuoGPModel(Model, FantasizeMixin):
         frozen = copy.deepcopy(gp.model).requires_grad_(False).eval()
         device = frozen.beta1.device
         self._outputs = list(range(len(gp.y_scaler.scale)))
-        self._whole: Process = Frozen(frozen.frozen(torch.float64), frozen.mean)
+        self._whole: Process = FittedProcess(frozen.frozen(torch.float64), frozen.mean)
         self._weights = None if frozen.mixing is None else frozen.mixing.weight[0].double()  # W [m, latents]
         self._process: Process = self._whole
         if self._weights is None and frozen.basis.q.mean.shape[-2] > len(self._outputs):
-            self._process = Selected(self._whole, self._outputs)  # behind f stands the log of its noise
+            self._process = Selected(self._whole, self._outputs)  # the other latents are the log of the noise
         self._likelihood = copy.deepcopy(frozen.likelihood).double().eval()
 
         def tensor(values: Any, kind: torch.dtype = torch.float64) -> Tensor:
@@ -79,7 +79,10 @@ class DuoGPModel(Model, FantasizeMixin):
         self._x_shift, self._x_scale = tensor(gp.x_scaler.shift), tensor(gp.x_scaler.scale)
         self._y_shift, self._y_scale = tensor(gp.y_scaler.shift), tensor(gp.y_scaler.scale)
         self.eval()
-        self._known_noise = None if train_Yvar is None else self._average_noise(train_Y, train_Yvar)
+        self._known_noise = None  # its mean [1, 1], in the units of the GP's targets
+        if train_Yvar is not None:
+            variances = self._transformed(train_X, train_Y, train_Yvar)[2]
+            self._known_noise = variances.detach().double().mean(-2, keepdim=True).to(device)
 
     @classmethod
     def fit(
@@ -93,9 +96,9 @@ class DuoGPModel(Model, FantasizeMixin):
         outcome_transform: OutcomeTransform | None = None,
         **settings: Any,
     ) -> Self:
-        """Fit a method of the registry to X [n, d] and Y [n, m]; other keywords are `duogp.Settings`.
+        """A method of the registry fitted to X [n, d] and Y [n, m]; other keywords are `duogp.Settings`.
 
-        ``Yvar`` [n, 1]: known noise variances. Transforms are learned here, as BoTorch's models do.
+        ``Yvar`` [n, 1]: known noise variances. Transforms are learned here, as in BoTorch's models.
         """
         _check_data(X, Y, Yvar)
         if METHODS[method].is_deep:
@@ -120,29 +123,19 @@ class DuoGPModel(Model, FantasizeMixin):
     def refit(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, *, steps: int = STEPS, **changes: Any
     ) -> Self:
-        """A new model of all of these observations, started from what this one has learned.
+        """A new model of all of these observations, started from the parameters of this one.
 
         With ``steps=0`` hyperparameters and inducing points stay, and q(u) is solved for where it has a
         closed form. Transforms and scales stay those of the first fit.
         """
         _check_data(X, Y, Yvar)
-        with torch.no_grad():
-            inputs = self.transform_inputs(X)
-            outcomes, variances = Y, Yvar
-            if (transform := self._transform) is not None:
-                outcomes, variances = transform(Y, Yvar, X=inputs)
+        inputs, outcomes, variances = self._transformed(X, Y, Yvar)
         noise = None if variances is None else _column(variances)
         gp = refit(self.gp, _array(inputs), _targets(outcomes), steps=steps, noise=noise, **changes)
-        return type(self)(
-            gp,
-            X,
-            Y,
-            Yvar,
-            input_transform=getattr(self, "input_transform", None),
-            outcome_transform=self._transform,
-        )
+        before = getattr(self, "input_transform", None)
+        return type(self)(gp, X, Y, Yvar, input_transform=before, outcome_transform=self._transform)
 
-    # -- what BoTorch asks for -------------------------------------------------------------------------------
+    # -- the interface of a BoTorch model --------------------------------------------------------------------
 
     @property
     def num_outputs(self) -> int:
@@ -150,7 +143,7 @@ class DuoGPModel(Model, FantasizeMixin):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Of fantasies or batches that the model was conditioned on; empty after a fit."""
+        """Shape of the fantasies or batches that the model was conditioned on; empty after a fit."""
         return self._process.batch_shape
 
     @property
@@ -167,7 +160,7 @@ class DuoGPModel(Model, FantasizeMixin):
         return self._likelihood
 
     def _set_transformed_inputs(self) -> None:
-        """Training inputs are kept as they were given: the frozen posterior has no use for them."""
+        """Does nothing: the frozen posterior does not use the training inputs."""
 
     def _revert_to_original_inputs(self) -> None:
         """See `_set_transformed_inputs`."""
@@ -195,11 +188,9 @@ class DuoGPModel(Model, FantasizeMixin):
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
 
     def subset_output(self, idcs: list[int]) -> Self:
-        """Some of the outputs, in the order asked for."""
-        kept = [self._outputs[i] for i in idcs]
-        out = copy.copy(self)
-        out._modules = dict(self._modules)
-        out._outputs = kept
+        """The model of some of the outputs, in the order given."""
+        out = self._copy()
+        out._outputs = [self._outputs[i] for i in idcs]
         if self._weights is None:
             out._process = Selected(self._process, [i % self.num_outputs for i in idcs])
         else:
@@ -213,10 +204,10 @@ class DuoGPModel(Model, FantasizeMixin):
     def condition_on_observations(
         self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
     ) -> Self:
-        """The model after Y [*b′, n, m] was observed at X [*b, n, d], exactly; hyperparameters stay.
+        """The model given Y [*b′, n, m] observed at X [*b, n, d], exactly; hyperparameters stay.
 
-        Fantasies Y of one X share a factorisation. ``noise``: known variances of Y, in the space that the
-        outcome transform leads to, instead of the learned noise. Gradients flow to X and Y.
+        Fantasies Y of one X share a factorisation. ``noise``: known variances of the transformed Y, instead
+        of the learned noise. Gradients flow to X and Y.
         """
         if self._weights is not None or not isinstance(self._likelihood, GaussianLikelihood):
             raise NotImplementedError(
@@ -228,18 +219,14 @@ class DuoGPModel(Model, FantasizeMixin):
                 f"got {tuple(Y.shape)}"
             )
         self.eval()
-        inputs, outcomes = self.transform_inputs(X), Y
-        if (transform := self._transform) is not None:
-            outcomes, _ = transform(Y, X=inputs)
+        inputs, outcomes, _ = self._transformed(X, Y)
         variances = self._noise(inputs, True if noise is None else noise)
         assert variances is not None
-        y = (outcomes.double() - self._y_shift) / self._y_scale
-        out = copy.copy(self)
-        out._modules = dict(self._modules)
+        out = self._copy()
         if X.shape[-2]:
-            out._process = Conditioned(
-                self._process, self._scaled(inputs), y.mT, (variances / self._y_scale.square()).mT
-            )
+            y = ((outcomes.double() - self._y_shift) / self._y_scale).mT
+            scaled_noise = (variances / self._y_scale.square()).mT
+            out._process = Conditioned(self._process, self._scaled(inputs), y, scaled_noise)
         batch = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2], self.train_X.shape[:-2])
         out.train_X = _appended(self.train_X, X, batch)
         out.train_Y = _appended(self.train_Y, Y, batch)
@@ -249,45 +236,55 @@ class DuoGPModel(Model, FantasizeMixin):
         self, X: Tensor, sampler: MCSampler, observation_noise: Tensor | None = None, **kwargs: Any
     ) -> Self:
         """The model conditioned on draws of what would be observed at X (`FantasizeMixin.fantasize`)."""
-        if observation_noise is None:  # known of old points; of new ones the average is expected
-            observation_noise = self._known_noise
-        return super().fantasize(X, sampler, observation_noise, **kwargs)
+        noise = self._known_noise if observation_noise is None else observation_noise  # the mean of Yvar
+        return super().fantasize(X, sampler, noise, **kwargs)
 
     # -- functions drawn from the posterior ------------------------------------------------------------------
 
     def sample_paths(self, n: int = 1, seed: int | None = None, num_features: int = 1024) -> Paths:
-        """n functions drawn from the posterior: callable on tensors, differentiable, linear in the points."""
+        """n functions drawn from the posterior: callable on tensors, differentiable, at linear cost."""
         if n < 1:
             raise ValueError(f"n must be a positive integer, got {n}")
-        generator = torch.Generator()
-        if seed is None:  # torch.manual_seed decides, as everywhere in BoTorch
+        if seed is None:  # follows torch.manual_seed, as everywhere in BoTorch
             seed = int(torch.randint(2**62, (1,)))
-        generator.manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         return Paths(self, n, self._process.sample_paths(n, generator, num_features))
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _copy(self) -> Self:
+        """A copy that shares modules and data, for changes by assignment."""
+        out = copy.copy(self)
+        out._modules = dict(self._modules)
+        return out
 
     @property
     def _transform(self) -> OutcomeTransform | None:
         return cast("OutcomeTransform | None", getattr(self, "outcome_transform", None))
 
+    def _transformed(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> tuple[Tensor, Tensor, Any]:
+        """Inputs, outcomes and their noise variances after BoTorch's transforms."""
+        inputs = self.transform_inputs(X)
+        if (transform := self._transform) is None:
+            return inputs, Y, Yvar
+        return inputs, *transform(Y, Yvar, X=inputs)
+
     def _scaled(self, X: Tensor) -> Tensor:
+        """Inputs in the scaled units of the fit, without constant columns, in float64."""
         x = X.to(device=self._columns.device, dtype=torch.float64)
         if x.shape[-1] != len(self.gp.columns):
             raise ValueError(f"X must have {len(self.gp.columns)} columns, got {x.shape[-1]}")
         return (x.index_select(-1, self._columns) - self._x_shift) / self._x_scale
 
-    def _mixed(self, values: Tensor) -> Tensor:
-        """Latent functions [..., latents, q] as outputs [..., m, q]."""
-        return values if self._weights is None else self._weights @ values
-
     def _in_units(self, values: Tensor) -> Tensor:
-        """Scaled values [..., m, q] as [..., q, m] in the units of the GP's targets."""
-        return self._mixed(values).mT * self._y_scale + self._y_shift
+        """Latent functions [..., latents, q] as outputs [..., q, m] in the units of the GP's targets."""
+        mixed = values if self._weights is None else self._weights @ values
+        return mixed.mT * self._y_scale + self._y_shift
 
     def _normal(
         self, mean: Tensor, covariance: Tensor, noise: Tensor | None, dtype: torch.dtype
     ) -> MultivariateNormal:
+        """The joint normal of the outputs at q points, from that of the latent functions."""
         scale = self._y_scale
         values = self._in_units(mean)  # [*b, q, m]
         batch = torch.broadcast_shapes(values.shape[:-2], covariance.shape[:-3])
@@ -310,7 +307,7 @@ class DuoGPModel(Model, FantasizeMixin):
         return MultitaskMultivariateNormal.from_batch_mvn(_lazy(values.mT, covariance, dtype), task_dim=-1)
 
     def _noise(self, inputs: Tensor, asked: bool | Tensor) -> Tensor | None:
-        """Variances of observations at the inputs: [..., q or 1, m] in the units of the GP's targets."""
+        """Noise variances at the inputs: [..., q or 1, m] in the units of the GP's targets."""
         if isinstance(asked, Tensor):
             variances = asked.to(device=self._columns.device, dtype=torch.float64)
             if variances.shape[-1] not in (1, self.num_outputs):
@@ -328,17 +325,8 @@ class DuoGPModel(Model, FantasizeMixin):
             scaled = self._local_noise(inputs)
         return scaled * self._y_scale.square()
 
-    @torch.no_grad()
-    def _average_noise(self, Y: Tensor, Yvar: Tensor) -> Tensor:
-        """Of known variances, in the space of the GP's targets: [1, 1]."""
-        variances: Tensor | None = Yvar
-        if (transform := self._transform) is not None:
-            variances = transform(Y, Yvar, X=self.transform_inputs(self.train_X))[1]
-        assert variances is not None
-        return variances.double().mean(-2, keepdim=True).to(self._columns.device)
-
     def _local_noise(self, inputs: Tensor) -> Tensor:
-        """Of likelihoods whose noise differs from place to place: [*b, q, m], scaled."""
+        """Scaled noise variances of a likelihood whose noise depends on x or f: [*b, q, m]."""
         x = self._scaled(inputs)
         rows = x.reshape(1, -1, x.shape[-1])
         points = self._whole.at(rows.squeeze(0).unsqueeze(-2))  # every row on its own: [rows, latent, 1]
@@ -352,7 +340,7 @@ class DuoGPModel(Model, FantasizeMixin):
 class Paths:
     """Functions drawn from a posterior: ``paths(X)`` is [n, *b, q, m] for X [*b, q, d]."""
 
-    def __init__(self, model: DuoGPModel, n: int, path: Path) -> None:
+    def __init__(self, model: DuoGPModel, n: int, path: Draws) -> None:
         self.model, self.n, self.path = model, n, path
 
     def __len__(self) -> int:
@@ -375,7 +363,7 @@ def _check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
 
 
 def _lazy(mean: Tensor, covariance: Tensor, dtype: torch.dtype) -> MultivariateNormal:
-    """A normal whose covariance is factorised when it is sampled from, with jitter where that is needed."""
+    """A normal whose covariance is factorised, with jitter, only when it is sampled from."""
     return MultivariateNormal(mean.to(dtype), to_linear_operator(covariance.to(dtype)))
 
 
@@ -388,7 +376,7 @@ def _column(values: Tensor) -> NDArray[np.float64]:
 
 
 def _targets(values: Tensor) -> NDArray[np.float64]:
-    """For `duogp.fit`, to which one output is a vector."""
+    """Y as `duogp.fit` takes it: one output as a vector."""
     return _column(values) if values.shape[-1] == 1 else _array(values)
 
 

@@ -1,4 +1,4 @@
-"""A fitted posterior as a Gaussian process on tensors: joint, batched, differentiable, and conditionable.
+"""Gaussian processes on tensors: a fitted posterior, some of its outputs, and it given more observations.
 
 Every Gaussian basis freezes into mean f̄(x) and covariance c(x, x′) = k(x, x′) − φ(x)ᵀφ(x′) + ψ(x)ᵀψ(x′)
 (`bases.FrozenPosterior`). That is a Gaussian process in its own right, so new observations y* = f(X*) + ε
@@ -8,8 +8,8 @@ condition it like any other, whatever basis it came from:
     mean f̄(x) + h(x)ᵀ G⁻¹ (y* − f̄(X*))      covariance c(x, x′) − h(x)ᵀ h(x′)
 
 Hyperparameters, inducing points and q(u) stay; nothing is approximated beyond them. The covariance does not
-see y*, so many fantasies y* share one factorisation. A sample path is conditioned by Matheron's rule with the
-same factor. Everything here is float64, in the scaled units of the fit; batches *b stand in front:
+depend on y*, so many fantasies y* share one factorisation. A sample path is conditioned by Matheron's rule
+with the same factor. Everything here is float64, in the scaled units of the fit; batches *b come first:
 
     x [*b, q, d]    mean [*b, latent, q]    covariance [*b, latent, q, q′]
 """
@@ -29,21 +29,22 @@ from duogp.numerics.factorisation import project
 #: Added to a covariance that is conditioned on, relative to its prior: the rounding of c.
 ROUNDING = 1e-10
 
-Path = Callable[[Tensor], Tensor]
+#: Functions drawn from a process: x [*b, q, d] ↦ [num, *b, latent, q].
+Draws = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Rows, and all that a process has to know of them to say how they vary together."""
+    """Rows with their mean and the features that their covariance is computed from."""
 
     x: Tensor  # [*b, q, d]
     mean: Tensor  # [*b, latent, q]
     features: tuple[Tensor, ...]  # each [*b, latent, r, q]
-    inner: Points | None = None  # the same rows as the process below sees them
+    inner: Points | None = None  # the same rows under the process that this one is made from
 
 
 class Process(ABC):
-    """A Gaussian process over latent functions."""
+    """A Gaussian process over several latent functions."""
 
     #: of the process itself: fantasies, batches of observations
     batch_shape: torch.Size = torch.Size()
@@ -58,24 +59,23 @@ class Process(ABC):
 
     @abstractmethod
     def prior_variance(self, x: Tensor) -> Tensor:
-        """k(x, x), which rounding is relative to: [*b, latent, q]."""
+        """k(x, x), the scale of rounding errors: [*b, latent, q]."""
 
     @abstractmethod
-    def sample_paths(self, num: int, generator: torch.Generator, num_features: int = 1024) -> Path:
-        """num functions drawn from the process: x [*b, q, d] ↦ [num, *b, latent, q]."""
+    def sample_paths(self, num: int, generator: torch.Generator, num_features: int = 1024) -> Draws:
+        """``num`` functions drawn from the process."""
 
     def joint(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and covariance of f(x); variances are floored at rounding, gradients untouched."""
+        """Mean and covariance of f(x); variances are floored at rounding, their gradients are not."""
         points = self.at(x)
         covariance = self.covariance(points, points)
         diagonal = covariance.diagonal(dim1=-2, dim2=-1)
         floor = clamp_variance(diagonal, self.prior_variance(x)) - diagonal
-        covariance = covariance + torch.diag_embed(floor)
-        return points.mean, covariance
+        return points.mean, covariance + torch.diag_embed(floor)
 
 
-class Frozen(Process):
-    """What `FrozenPosterior` says, with the prior mean."""
+class FittedProcess(Process):
+    """The posterior of a fitted model: its `FrozenPosterior` and its prior mean."""
 
     def __init__(self, form: FrozenPosterior, mean: nn.Module) -> None:
         self.form, self.mean = form, mean
@@ -87,7 +87,8 @@ class Frozen(Process):
         mean = project(k[form.mean_probe], form.mean_weights) + self.mean(rows)
         phi = form.residual_root @ k[form.residual_probe]
         psi = form.explained_root @ k[form.explained_probe]
-        return Points(x, _batched(mean, x), (_batched(phi, x), _batched(psi, x)))
+        mean, phi, psi = (_in_batches(part[0], x, 0) for part in (mean, phi, psi))
+        return Points(x, mean, (phi, psi))
 
     def covariance(self, a: Points, b: Points) -> Tensor:
         # A leading dimension of one, so that the parameters' [1, latent] meets a batch dimension.
@@ -98,14 +99,13 @@ class Frozen(Process):
     def prior_variance(self, x: Tensor) -> Tensor:
         return self.form.prior.diag(x[None].unsqueeze(-3)).squeeze(0)
 
-    def sample_paths(self, num: int, generator: torch.Generator, num_features: int = 1024) -> Path:
+    def sample_paths(self, num: int, generator: torch.Generator, num_features: int = 1024) -> Draws:
         with torch.no_grad():
             draw = self.form.sample_paths(num, generator, num_features)
 
         def path(x: Tensor) -> Tensor:
             rows = x.reshape(1, 1, -1, x.shape[-1])
-            values = draw(rows)[:, 0] + self.mean(rows)  # [num, latent, all rows]
-            return _unflattened(values, x)
+            return _in_batches(draw(rows)[:, 0] + self.mean(rows), x, 1)
 
         return path
 
@@ -123,16 +123,16 @@ class Selected(Process):
 
     def covariance(self, a: Points, b: Points) -> Tensor:
         assert a.inner is not None and b.inner is not None
-        all_of_them = self.base.covariance(a.inner, b.inner)
-        if all_of_them.shape[-3] == 1:  # one kernel for all
-            return all_of_them.expand(*all_of_them.shape[:-3], len(self.index), *all_of_them.shape[-2:])
-        return all_of_them[..., self.index, :, :]
+        of_all = self.base.covariance(a.inner, b.inner)
+        if of_all.shape[-3] == 1:  # one kernel for all
+            return of_all.expand(*of_all.shape[:-3], len(self.index), *of_all.shape[-2:])
+        return of_all[..., self.index, :, :]
 
     def prior_variance(self, x: Tensor) -> Tensor:
         prior = self.base.prior_variance(x)
         return prior if prior.shape[-2] == 1 else prior[..., self.index, :]
 
-    def sample_paths(self, num: int, generator: torch.Generator, num_features: int = 1024) -> Path:
+    def sample_paths(self, num: int, generator: torch.Generator, num_features: int = 1024) -> Draws:
         path = self.base.sample_paths(num, generator, num_features)
         return lambda x: path(x)[..., self.index, :]
 
@@ -168,11 +168,11 @@ class Conditioned(Process):
     def prior_variance(self, x: Tensor) -> Tensor:
         return self.base.prior_variance(x)
 
-    def sample_paths(self, num: int, generator: torch.Generator, num_features: int = 1024) -> Path:
+    def sample_paths(self, num: int, generator: torch.Generator, num_features: int = 1024) -> Draws:
         before = self.base.sample_paths(num, generator, num_features)
 
         def in_every_batch(x: Tensor) -> Tensor:
-            """The draws stand in front of all batches, so all batches have to be there."""
+            """x with all batch dimensions, so that those of the draws come before them."""
             return x.expand(*torch.broadcast_shapes(x.shape[:-2], self.batch_shape), *x.shape[-2:])
 
         known = before(in_every_batch(self.points.x))  # [num, *b′, latent, n]
@@ -190,7 +190,7 @@ class Conditioned(Process):
 
 
 def _cholesky(matrix: Tensor) -> Tensor:
-    """A factor; more is added to the diagonal where rounding left too little."""
+    """The Cholesky factor, with as much jitter as it takes."""
     scale = matrix.diagonal(dim1=-2, dim2=-1).detach().mean(-1)[..., None, None]
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     jitter = 0.0
@@ -203,16 +203,10 @@ def _cholesky(matrix: Tensor) -> Tensor:
         jitter = max(10 * jitter, 1e-10)
 
 
-def _batched(value: Tensor, x: Tensor) -> Tensor:
-    """[1, latent, ..., all rows] as [*b, latent, ..., q]."""
+def _in_batches(values: Tensor, x: Tensor, dim: int) -> Tensor:
+    """[..., all rows] as [..., q], with the batch dimensions of x [*b, q, d] inserted at ``dim``."""
     batch = x.shape[:-2]
-    parts = value[0].unflatten(-1, (*batch, x.shape[-2]))
-    lead = parts.dim() - len(batch) - 1
-    return parts.movedim(tuple(range(lead, lead + len(batch))), tuple(range(len(batch)))) if batch else parts
-
-
-def _unflattened(values: Tensor, x: Tensor) -> Tensor:
-    """[num, latent, all rows] as [num, *b, latent, q]."""
-    batch = x.shape[:-2]
-    parts = values.unflatten(-1, (*batch, x.shape[-2]))  # [num, latent, *b, q]
-    return parts.movedim(1, -2) if batch else parts
+    values = values.unflatten(-1, (*batch, x.shape[-2]))  # [..., *b, q]
+    first = values.dim() - len(batch) - 1
+    source, target = (tuple(range(start, start + len(batch))) for start in (first, dim))
+    return values.movedim(source, target)

@@ -1,13 +1,13 @@
-"""Warm-started refits: a fitted model goes on from where it is, on more rows.
+"""`refit`: a fitted model trained further on more rows.
 
 Scales stay those of the first fit (as in `duogp.OnlineGP`); hyperparameters, networks, inducing points and
 q(u) start where they ended. While there are fewer inducing points than were asked for, they are chosen anew
 among the rows, and a q(u) on one block of points is carried over: with u = f(Z), L the factor of the new
-points and N(f̄(Z), C) what the old posterior says about them,
+points and N(f̄(Z), C) the old posterior there,
 
     m = L⁻¹ (f̄(Z) − μ₀(Z)),    S = L⁻¹ C L⁻ᵀ
 
-Where q(u) has a closed form nothing has to be carried: it is solved for in every step.
+Where q(u) has a closed form nothing is carried over: it is solved for in every step.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ STEPS = 50
 
 
 def first_fit(X: Any, y: Any, method: str, *, callbacks: Sequence[Callback] = (), **settings: Any) -> GP:
-    """`duogp.fit` of a GP that is going to be refitted: fewer rows than inducing points are no surprise."""
-    recipe = METHODS[method]
-    if recipe.is_baseline or recipe.defaults.get("online"):
-        what = "no GP" if recipe.is_baseline else "learned from a stream"
+    """`duogp.fit` of a GP that will be refitted, without warnings of fewer rows than inducing points."""
+    entry = METHODS[method]
+    if entry.is_baseline or entry.defaults.get("online"):
+        what = "no GP" if entry.is_baseline else "learned from a stream"
         raise ValueError(f"method {method!r} is {what}: choose another for Bayesian optimisation")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="num_(inducing|extra) is|.*points in two blocks")
-        gp = fit(X, y, recipe.name, callbacks=callbacks, **settings)
+        gp = fit(X, y, entry.name, callbacks=callbacks, **settings)
     assert isinstance(gp, GP)
     return gp
 
@@ -65,15 +65,15 @@ def refit(
     seed: int | None = None,
     **changes: Any,
 ) -> GP:
-    """The same model on all of these rows, started from what it has learned.
+    """The same model on all of these rows, started from its present parameters.
 
     ``steps`` of the optimiser; 0: only q(u) is solved for again, where it has a closed form. ``changes``:
-    settings that shall differ from those of the fit, for example ``learning_rate``.
+    settings other than those of the fit, for example ``learning_rate``.
     """
     if gp.classes is not None:
         raise ValueError("refit is for numbers: this model was fitted to class labels")
     settings = Settings.of(asdict_shallow(gp.settings) | changes)
-    if gp.method.has_network and settings.widths is None:  # more rows shall not ask for another network
+    if gp.method.has_network and settings.widths is None:  # which would follow the number of rows
         settings = settings.but(widths=default_widths(int(gp.model.num_data[0])))
     matrix = as_matrix(X, "X")
     target = as_target(y, len(matrix), "y").reshape(len(matrix), -1)
@@ -128,7 +128,7 @@ def refit(
 
 
 def _points_as_they_are(settings: Settings, gp: GP, rows: int) -> Settings:
-    """No search for inducing points where the old ones will be put in their place anyway."""
+    """Settings without a search for inducing points, where the old ones will replace them anyway."""
     present = getattr(gp.model.basis, "inducing", None)
     if isinstance(present, Tensor) and present.shape[-2] >= min(settings.num_inducing or NUM_INDUCING, rows):
         return settings.but(inducing_init="random", num_inducing=present.shape[-2])
@@ -137,9 +137,9 @@ def _points_as_they_are(settings: Settings, gp: GP, rows: int) -> Settings:
 
 @torch.no_grad()
 def continue_from(source: Model, target: Model) -> None:
-    """Put a new model where an old one of the same method ended, as far as their shapes agree."""
+    """Copy the state of an old model into a new one of the same method, as far as their shapes agree."""
     old, new = source.state_dict(), target.state_dict()
-    exact = target.basis.points_are_rows  # and its q(u) is what they say
+    exact = target.basis.points_are_rows  # which differ, and determine q(u)
     same_points = not exact and all(old[name].shape == value.shape for name, value in new.items())
     for name, value in new.items():
         if name == "num_data" or old[name].shape != value.shape:
@@ -152,7 +152,7 @@ def continue_from(source: Model, target: Model) -> None:
 
 
 def _is_of_points(name: str) -> bool:
-    """Inducing points, q(u), coefficients of basis functions: what belongs to a set of points."""
+    """Whether an entry of a state belongs to a set of points: the points, q(u), or coefficients of theirs."""
     parts = name.split(".")
     return parts[0] in ("basis", "hidden") and (
         "q" in parts or parts[-1].endswith("inducing") or parts[-1] == "a"
@@ -160,9 +160,12 @@ def _is_of_points(name: str) -> bool:
 
 
 def _carry(source: Model, target: Model) -> None:
-    """q(u) at new points from what the old posterior says about them; others start at the prior."""
-    q, factor = target.basis.q, target.basis.whitening_factor(target.numerics)
-    if factor is None or not isinstance(q, CholeskyQ) or not q.learns_mean:
+    """Write the old posterior at the new points into q(u), where that has a full covariance on one block."""
+    q = target.basis.q
+    if not isinstance(q, CholeskyQ) or not q.learns_mean:
+        return
+    factor = target.basis.whitening_factor(target.numerics)
+    if factor is None:
         return
     assert isinstance(target.basis.inducing, Tensor)
     z = target.basis.inducing.double()
@@ -171,6 +174,5 @@ def _carry(source: Model, target: Model) -> None:
     eye = torch.eye(z.shape[-2], dtype=torch.float64, device=z.device)
     S = L_inv @ (residual + explained) @ L_inv.mT
     root, info = torch.linalg.cholesky_ex(S + 1e-6 * eye)
-    if bool((info != 0).any()):
-        return
-    q.set_((L_inv @ mean.unsqueeze(-1)).squeeze(-1), root)
+    if not bool((info != 0).any()):
+        q.set_((L_inv @ mean.unsqueeze(-1)).squeeze(-1), root)
