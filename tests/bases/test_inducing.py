@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duogp.errors import DataWarning
 from duogp.bases import inducing
 from duogp.bases.inducing import INITIALISERS, UnitRBF, select_inducing
+from duogp.errors import DataWarning
 
 torch.set_num_threads(1)
 NAMES = sorted(INITIALISERS)

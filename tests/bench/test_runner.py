@@ -265,7 +265,9 @@ def test_flatness_is_the_relative_fall_of_the_last_fifth():
     assert learning_curve.summary(falling(np.full(100, -3.0)), 5)["flatness"] == pytest.approx(0)
     noisy = -1 + 0.02 * np.random.default_rng(0).normal(size=1000)
     assert abs(learning_curve.summary(falling(noisy), 1)["flatness"]) < 0.02
-    assert learning_curve.summary(falling(0.001 - 1e-4 * steps), 1)["flatness"] == pytest.approx(0.02)  # of 0.1 nats
+    assert learning_curve.summary(falling(0.001 - 1e-4 * steps), 1)["flatness"] == pytest.approx(
+        0.02
+    )  # of 0.1 nats
     assert learning_curve.summary(falling(1 + 0.01 * steps), 1)["flatness"] < 0  # it rose
     holes = np.where(steps % 2, 2 - 0.01 * steps, np.nan)  # epochs that were rolled back
     assert learning_curve.summary(falling(holes), 1)["flatness"] == pytest.approx(0.18 / 1.01)

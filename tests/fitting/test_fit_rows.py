@@ -13,7 +13,7 @@ import duogp
 from duogp.errors import DataWarning
 from duogp.kernels import RBF, ActiveDims, Hamming, make_kernel
 from duogp.methods import METHODS
-from duogp.training import TrainingPlan, Stochastic, train
+from duogp.training import Stochastic, TrainingPlan, train
 from helpers.fit_tables import predictions, table
 
 # -- replicates ------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from duogp.models.model import Batch
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import batched
 from duogp.objectives import Objective, elbo, predictive
-from duogp.training import Minibatches, TrainingPlan, Stochastic, Table, train
+from duogp.training import Minibatches, Stochastic, Table, TrainingPlan, train
 from duogp.variational import CholeskyQ, DiagonalQ
 from helpers.deep_models import close, deep, every_kind, kernel, rows
 from helpers.random_models import learned
