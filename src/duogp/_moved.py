@@ -125,7 +125,7 @@ class MovedFinder:
         try:
             module = importlib.import_module(new[0])
         except ModuleNotFoundError as error:
-            if error.name != "duogp_tasks":
+            if not new[0].startswith("duogp_") or error.name not in ("duogp_tasks", new[0]):
                 raise
             raise ModuleNotFoundError(
                 f"{spec.name} is now {new[0]}, of a distribution of its own: pip install duogp-tasks",
