@@ -152,8 +152,8 @@ def put_best(model: Model, batch: Batch) -> None:
 def rounding_of_precision(model: Model) -> Tensor:
     """The rounding error ε‖S⁻¹‖ of the precision of q(u), in units of the prior's: [R].
 
-    A natural step of size ρ makes (1 − ρ) S⁻¹ + ρ (I + ΦΦᵀ/s²) from it, whose least eigenvalue may be as small
-    as ρ. Where the error is not far below ρ (a random triangular factor of size 9 can have ‖S⁻¹‖ = 1e17), a
+    A natural step of size ρ makes (1 − ρ) S⁻¹ + ρ (I + ΦΦᵀ/s²) from it, whose least eigenvalue may be near
+    ρ. Where the error is not far below ρ (a random triangular factor of size 9 can have ‖S⁻¹‖ = 1e17), a
     positive matrix and a step that climbs are more than float64 can promise; that the ELBO is a bound is not.
     """
     found = []

@@ -11,7 +11,6 @@ from duogp.errors import DataWarning
 from duogp.fitting import inducing
 from duogp.fitting.inducing import INITIALISERS, UnitRBF, select_inducing
 
-torch.set_num_threads(1)
 NAMES = sorted(INITIALISERS)
 
 
