@@ -49,7 +49,7 @@ def test_marginals_are_those_of_the_dense_process(row: Row, q: str, jitter: floa
 @every_basis_and_q
 def test_joint_covariance_is_that_of_the_dense_process(row: Row, q: str, jitter: float, shape: dict) -> None:
     model, _, x = random_problem(row.build, q, jitter=jitter, **shape)
-    mean, residual, explained = model.linear_form().joint(x.unsqueeze(-3))
+    mean, residual, explained = model.frozen().joint(x.unsqueeze(-3))
     expected = row.dense(model, x)
     close(mean, expected.mean)
     close(residual, expected.residual)
@@ -131,7 +131,7 @@ def test_separate_basis_may_have_a_mean_kernel_of_its_own(q: str, objective: str
     model, batch, x = random_problem(separate_kernels, q, objective, latents=2, jitter=0.03)
     f, expected = model.marginals(x), dense.separate(model, x)
     close(f.mean, expected.mean + dense.prior_mean(model, x))
-    for found, part in zip(model.linear_form().joint(x.unsqueeze(-3)), expected, strict=False):
+    for found, part in zip(model.frozen().joint(x.unsqueeze(-3)), expected, strict=False):
         close(found, part)
     close(model.loss(batch), dense.loss(model, batch, dense.separate(model, batch.x)))
     assert_gradient_is_that_of_differences(model, batch)
@@ -142,7 +142,7 @@ def test_the_mean_kernel_may_have_a_jitter_of_its_own(whitening: str) -> None:
     """Q_Z + ε_q I beside K_Z + ε_k I (the reference code's two jitters)."""
     model, batch, x = random_problem(conditional(whitening, mean_jitter=0.05), jitter=0.01, latents=2)
     expected = dense.conditional(model, x)
-    for found, part in zip(model.linear_form().joint(x.unsqueeze(-3)), expected, strict=False):
+    for found, part in zip(model.frozen().joint(x.unsqueeze(-3)), expected, strict=False):
         close(found, part)
     close(model.loss(batch), dense.loss(model, batch, dense.conditional(model, batch.x)))
     assert_gradient_is_that_of_differences(model, batch)

@@ -120,7 +120,7 @@ def test_without_coefficients_it_is_the_coupled_basis(orthogonal: bool) -> None:
 @both
 def test_frozen_is_live(orthogonal: bool) -> None:
     model, _, x = problem(orthogonal, replicates=2, latents=2, jitter=1e-3)
-    live, frozen = model.marginals(x), model.linear_form().marginals(x.unsqueeze(-3))
+    live, frozen = model.marginals(x), model.frozen().marginals(x.unsqueeze(-3))
     assert_close(frozen.mean + model.mean(x.unsqueeze(-3)), live.mean, rtol=1e-9, atol=1e-9)
     assert_close(frozen.residual, live.residual, rtol=1e-9, atol=1e-9)
     assert_close(frozen.explained, live.explained, rtol=1e-9, atol=1e-9)

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from duogp.bases import Basis, Conditional, Coupled
-from duogp.fused import collapsed as gram_bound
+from duogp.fused.table import sums_are_enough
+from duogp.inference import closed_form
 from duogp.inference.closed_form import CollapsedObjective
 from duogp.kernels import (
     RBF,
@@ -99,9 +100,9 @@ def results(
 ) -> tuple[Tensor, dict[str, Tensor | None]]:
     with monkeypatch.context() as patch:
         if general:
-            patch.setattr(gram_bound, "applies", lambda model: False)
+            patch.setattr(closed_form, "sums_are_enough", lambda model: False)
         else:
-            assert gram_bound.applies(model)
+            assert sums_are_enough(model)
         model.zero_grad()
         loss = CollapsedObjective(model, cut(batch, pieces)).backward()
     return loss, {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
@@ -169,7 +170,7 @@ def test_the_optimum_is_that_of_features(
 ) -> None:
     model, batch = problem(basis, shared=shared, row_noise=row_noise, weights=True)
     found = CollapsedObjective(model, cut(batch, pieces)).solve()
-    monkeypatch.setattr(gram_bound, "applies", lambda model: False)
+    monkeypatch.setattr(closed_form, "sums_are_enough", lambda model: False)
     expected = CollapsedObjective(model, [lambda: batch]).solve()
     assert_close(found.mean, expected.mean, rtol=1e-9, atol=1e-9)
     assert_close(found.root, expected.root, rtol=1e-9, atol=1e-9)
@@ -198,9 +199,9 @@ def test_only_what_is_learned_gets_a_gradient(basis: str) -> None:
 
 def test_what_the_sums_do_not_suffice_for() -> None:
     model, _ = problem("coupled", objective="vfitc")
-    assert not gram_bound.applies(model)
+    assert not sums_are_enough(model)
     model, _ = problem("conditional-Q", beta2=0.3)
-    assert not gram_bound.applies(model)
+    assert not sums_are_enough(model)
 
 
 def near_duplicates(basis: str, dtype: torch.dtype, jitter: float) -> tuple[Model, Batch]:

@@ -149,7 +149,7 @@ def test_what_cannot_be_built_is_said() -> None:
     with pytest.raises(ValueError, match="inducing has 2 columns, inputs have 3"):
         build("dgp", inducing=points, inputs=torch.zeros(1, 5, 3))
     with pytest.raises(ValueError, match="no linear form"):
-        deep().linear_form()
+        deep().frozen()
 
 
 # -- training -----------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis
-from duogp.bases.frozen import LinearForm, Probe
+from duogp.bases.frozen import FrozenPosterior, Probe
 from duogp.bases.marginals import Features
 from duogp.kernels.base import Kernel
 from duogp.numerics.factorisation import Factor, Numerics, norm2
@@ -86,10 +86,10 @@ class LayerComponents(Basis):
         log_dets = 2 * _log_diagonal(E, info) + _log_det(T.mT @ T)
         return 0.5 * (square - G.shape[-2] - log_dets)
 
-    def linear_form(self, factors: ComponentFactors) -> LinearForm:
+    def frozen(self, factors: ComponentFactors) -> FrozenPosterior:
         alpha, beta, _ = factors
         probe = Probe(self.kernel, self.inducing.detach())
-        return LinearForm(
+        return FrozenPosterior(
             prior=self.kernel,
             mean_probe=probe,
             mean_weights=(alpha.L_inv.mT @ self.q.mean.to(alpha.L).unsqueeze(-1)).squeeze(-1),  # L_α⁻ᵀ m

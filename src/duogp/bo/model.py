@@ -65,7 +65,7 @@ class DuoGPModel(Model, FantasizeMixin):
         frozen = copy.deepcopy(gp.model).requires_grad_(False).eval()
         device = frozen.beta1.device
         self._outputs = list(range(len(gp.y_scaler.scale)))
-        self._whole: Process = Frozen(frozen.linear_form(torch.float64), frozen.mean)
+        self._whole: Process = Frozen(frozen.frozen(torch.float64), frozen.mean)
         self._weights = None if frozen.mixing is None else frozen.mixing.weight[0].double()  # W [m, latents]
         self._process: Process = self._whole
         if self._weights is None and frozen.basis.q.mean.shape[-2] > len(self._outputs):

@@ -1,7 +1,7 @@
 """A fitted posterior as a Gaussian process on tensors: joint, batched, differentiable, and conditionable.
 
 Every Gaussian basis freezes into mean f̄(x) and covariance c(x, x′) = k(x, x′) − φ(x)ᵀφ(x′) + ψ(x)ᵀψ(x′)
-(`duogp.bases.LinearForm`). That is a Gaussian process in its own right, so new observations y* = f(X*) + ε
+(`bases.FrozenPosterior`). That is a Gaussian process in its own right, so new observations y* = f(X*) + ε
 condition it like any other, whatever basis it came from:
 
     G Gᵀ = c(X*, X*) + Σ*      h(x) = G⁻¹ c(X*, x)
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from duogp.bases import LinearForm, clamp_variance
+from duogp.bases import FrozenPosterior, clamp_variance
 from duogp.numerics.factorisation import project
 
 #: Added to a covariance that is conditioned on, relative to its prior: the rounding of c.
@@ -75,9 +75,9 @@ class Process(ABC):
 
 
 class Frozen(Process):
-    """What `LinearForm` says, with the prior mean."""
+    """What `FrozenPosterior` says, with the prior mean."""
 
-    def __init__(self, form: LinearForm, mean: nn.Module) -> None:
+    def __init__(self, form: FrozenPosterior, mean: nn.Module) -> None:
         self.form, self.mean = form, mean
 
     def at(self, x: Tensor) -> Points:

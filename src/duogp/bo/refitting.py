@@ -170,7 +170,7 @@ def _carry(source: Model, target: Model) -> None:
         return
     assert isinstance(target.basis.inducing, Tensor)
     z = target.basis.inducing.double()
-    mean, residual, explained = source.linear_form(torch.float64).joint(z)
+    mean, residual, explained = source.frozen(torch.float64).joint(z)
     L_inv = factor.L_inv.double()
     eye = torch.eye(z.shape[-2], dtype=torch.float64, device=z.device)
     S = L_inv @ (residual + explained) @ L_inv.mT

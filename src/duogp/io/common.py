@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from duogp.baselines.settings import NeuralSettings
+from duogp.baselines.options import NeuralSettings
 from duogp.data.scaling import Scaler
 from duogp.io.errors import SavedModelError
 from duogp.io.plain import (

@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 import re
 
-from duogp.likelihoods.base import Density, Likelihood, Moments, Options, PlainDensity, Target
+from duogp.likelihoods.base import Likelihood, Options, QuadratureLikelihood, Target
 from duogp.likelihoods.bernoulli import BernoulliLikelihood
 from duogp.likelihoods.beta import BetaLikelihood
+from duogp.likelihoods.density import Density, Moments, PlainDensity
 from duogp.likelihoods.gamma import GammaLikelihood
 from duogp.likelihoods.gaussian import GaussianDensity, GaussianLikelihood
 from duogp.likelihoods.heteroscedastic import HeteroscedasticGaussianLikelihood
 from duogp.likelihoods.poisson import PoissonLikelihood
-from duogp.likelihoods.quadrature import QuadratureDensity, QuadratureLikelihood
+from duogp.likelihoods.quadrature import QuadratureDensity
 from duogp.likelihoods.robust_max import RobustMaxLikelihood
 from duogp.likelihoods.softmax import SoftmaxLikelihood
 from duogp.likelihoods.student_t import StudentTLikelihood

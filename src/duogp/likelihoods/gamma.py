@@ -12,10 +12,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import Density, Moments, Options, numpy_generator
+from duogp.likelihoods.base import Density, Moments, Options, QuadratureLikelihood, numpy_generator
 from duogp.likelihoods.links import exponential
 from duogp.likelihoods.poisson import lognormal_moments
-from duogp.likelihoods.quadrature import NODES, QuadratureDensity, QuadratureLikelihood
+from duogp.likelihoods.quadrature import NODES, QuadratureDensity
 from duogp.numerics.parameters import Positive
 
 
@@ -50,7 +50,7 @@ class GammaDensity(QuadratureDensity):
 
 
 class GammaLikelihood(QuadratureLikelihood):
-    """One latent function, the log mean, per output. ``shape`` (event shape [outputs]) is learned."""
+    """Positive targets; one latent function, the log mean, per output. ``shape`` [outputs] is learned."""
 
     target = "positive"
     is_log_concave = True
@@ -67,6 +67,5 @@ class GammaLikelihood(QuadratureLikelihood):
     def initial_latent(self, y: Tensor) -> Tensor:
         return y.mean(-1).clamp_min(1e-3).log()
 
-    def bind(self, row_noise: Tensor | None = None) -> Density:
-        self._refuse_row_noise(row_noise)
+    def density(self) -> Density:
         return GammaDensity(self.rule(), self.shape().unsqueeze(-1))

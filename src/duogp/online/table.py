@@ -1,4 +1,4 @@
-"""A table as a stream: methods that grow their bases online, fitted to rows that are all there already."""
+"""`fit_stream`: a table fitted as a stream, for methods that grow their bases online."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from duogp.methods.settings import Settings
 from duogp.online.learner import START_ROWS, OnlineGP
 from duogp.posterior.gp import GP
 
-#: Passes over the rows unless ``epochs`` or ``steps`` says otherwise.
+#: Passes over the rows unless ``epochs`` or ``steps`` is given.
 EPOCHS = 50
 
 
 def fit_stream(
     X: NDArray, y: NDArray, method: str, sample_weight: NDArray | None, settings: dict[str, Any]
 ) -> GP:
-    """Shuffled minibatches of the rows, again and again."""
+    """A GP that has learned from shuffled minibatches of the rows, for some epochs."""
     options = {name: value for name, value in settings.items() if value is not None}
     epochs, steps = options.pop("epochs", None), options.pop("steps", None)
     if epochs is not None and steps is not None:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from duogp.bases import Conditional, Exact, LinearForm, Marginals, Separate, clamp_variance
+from duogp.bases import Conditional, Exact, FrozenPosterior, Marginals, Separate, clamp_variance
 from duogp.data.arriving import Arriving, Leaving
 from duogp.data.columns import rows_of_the_fit
 from duogp.data.labels import as_labels, codes_of
@@ -70,7 +70,7 @@ class GP:
         self.known_noise = known_noise  # all of the noise was given row by row, none was learned
         self.column_names = column_names
         self.classes = classes  # the labels behind class numbers; None for regression
-        self._form: LinearForm | None = None
+        self._form: FrozenPosterior | None = None
         self._likelihood64: Likelihood | None = None
 
     def __repr__(self) -> str:
@@ -82,7 +82,7 @@ class GP:
                 if self.classes is None
                 else {"classes": len(self.classes)}
             ),
-            "inducing": cast(Tensor, self.model.basis.inducing).shape[-2],
+            "inducing": self.model.basis.inducing.shape[-2],
             "solver": self.history.solver,
         }
         return f"GP({', '.join(f'{name}={value!r}' for name, value in parts.items())})"
@@ -90,11 +90,11 @@ class GP:
     # -- prediction ------------------------------------------------------------------------------------------
 
     @property
-    def posterior(self) -> LinearForm:
+    def posterior(self) -> FrozenPosterior:
         """The frozen posterior of f in scaled units, without the prior mean."""
         if self._form is None:
             with torch.no_grad():
-                self._form = self.model.linear_form(torch.float64)
+                self._form = self.model.frozen(torch.float64)
         return self._form
 
     @torch.no_grad()
@@ -184,8 +184,9 @@ class GP:
                 f = self.posterior.marginals(rows)
                 f = f._replace(residual=clamp_variance(f.residual, prior))
             else:
-                f = self.posterior.whole(rows)
-                f = f._replace(explained=clamp_variance(f.explained, prior))
+                mean, variance = self.posterior.total_marginals(rows)
+                variance = clamp_variance(variance, prior)
+                f = Marginals(mean, variance.new_zeros(()).expand_as(variance), variance)
             f = self.model.complete(f, rows)
             yield start, Marginals(*torch.broadcast_tensors(*f))
             start += len(piece)

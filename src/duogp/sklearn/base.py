@@ -17,7 +17,7 @@ from duogp.fitting.build import target_kind
 from duogp.fitting.fit import fit
 from duogp.methods.settings import Settings
 from duogp.online import OnlineGP
-from duogp.online.recipe import IDLE_SETTINGS
+from duogp.online.options import IDLE_SETTINGS
 from duogp.posterior.gp import GP
 from duogp.posterior.prediction import ClassPrediction, Prediction
 from duogp.sklearn.conformal import Calibration, hold_out
