@@ -11,7 +11,6 @@ from duogp.bases import inducing
 from duogp.bases.inducing import INITIALISERS, UnitRBF, select_inducing
 from duogp.errors import DataWarning
 
-torch.set_num_threads(1)
 NAMES = sorted(INITIALISERS)
 
 
