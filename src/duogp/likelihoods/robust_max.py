@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.likelihoods.classes import normalised, of_class, sample_class
-from duogp.likelihoods.density import Density, PlainDensity, standard_deviation
+from duogp.likelihoods.density import Density, standard_deviation
 from duogp.likelihoods.monte_carlo import MultiClassLikelihood, NormalDraws, by_rows, samples
 
 #: Nodes of the integral over the largest function, and where it is cut off in standard deviations (W).
@@ -51,7 +51,7 @@ def log_argmax_probabilities(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class RobustMaxDensity(PlainDensity):
+class RobustMaxDensity(Density):
     """1 − ε for the class of the largest function, ε/(C−1) for every other."""
 
     classes: int

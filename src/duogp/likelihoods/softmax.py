@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from duogp.likelihoods.classes import normalised, of_class, sample_class
-from duogp.likelihoods.density import Density, PlainDensity
+from duogp.likelihoods.density import Density
 from duogp.likelihoods.monte_carlo import MultiClassLikelihood, NormalDraws, by_rows, samples
 
 
 @dataclass(frozen=True)
-class SoftmaxDensity(PlainDensity):
+class SoftmaxDensity(Density):
     """Softmax probabilities, with independent sets of draws outside the log and inside it.
 
     Outside: the ELBO's f and VFITC's g; inside: the predictive's f and VFITC's f given g. So at residual 0
