@@ -1,4 +1,4 @@
-"""The store of results: a file of JSON lines, one row per finished or failed cell, only ever appended to.
+"""The store of results: a file of JSON lines, one row per finished or failed cell, in the order of time.
 
 Several processes may append at once (one write per line, ``O_APPEND``), and a process may be killed at any
 moment: the line it left unfinished is closed by the next append and ignored by every reader.

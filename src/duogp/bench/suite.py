@@ -20,7 +20,7 @@ TOP_LEVEL = {
     "name", "description", "protocol", "splits", "metrics",
     "settings", "data", "methods", "paper", "tolerance", "learned",
 }  # fmt: skip
-#: Settings that the runner reads and the fit never sees.
+#: Settings of the runner, which are not passed to the fit.
 RUNNER_SETTINGS = frozenset({"random_state", "task", "trace", "use_validation"})
 #: Settings that change what a row records, not the fit: no part of the hash.
 SILENT_SETTINGS = frozenset({"trace"})
@@ -33,8 +33,8 @@ class Cell:
 
     suite: str
     data: str
-    method: str  # as duogp.fit knows it
-    label: str  # as tables show it
+    method: str  # a method of duogp.fit
+    label: str  # its name in tables
     protocol: str
     split: int
     settings: dict[str, Any] = field(hash=False)
@@ -106,7 +106,7 @@ class Suite:
 
     @property
     def results(self) -> Path:
-        """Where results go unless told otherwise: ``benchmarks/results/NAME.jsonl``."""
+        """The default results file: ``benchmarks/results/NAME.jsonl``."""
         folder = self.path.parent
         base = folder.parent if folder.name == "suites" else Path("benchmarks")
         return base / "results" / f"{self.name}.jsonl"

@@ -2,6 +2,8 @@
 
 import typer
 
+from duogp.cli.errors import errors_reported
+
 
 def add_bench(app: typer.Typer) -> None:
     """Register the command; options and ``--help`` are those of `duogp.bench.__main__.parser`."""
@@ -15,4 +17,5 @@ def add_bench(app: typer.Typer) -> None:
         """Run benchmark suites and compare them with papers."""
         from duogp.bench.__main__ import main
 
-        raise typer.Exit(main(context.args or ["--help"], prog="duogp bench"))
+        with errors_reported("--debug" in context.args):
+            raise typer.Exit(main(context.args or ["--help"], prog="duogp bench"))

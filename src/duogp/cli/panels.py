@@ -132,7 +132,7 @@ class Panels:
 
     @property
     def classes(self) -> tuple[Any, Any]:
-        """Numbers of the true classes, and probabilities, of rows with a class that the model knows."""
+        """Numbers of the true classes, and probabilities, of rows with a class of the model."""
         codes = codes_of(self.scores["y"], self.saved.gp.classes)
         known = codes >= 0
         if not known.any():

@@ -26,7 +26,7 @@ FORMATS = {
 }
 COMPRESSED = (".gz", ".bz2", ".zst")
 ENDINGS = ".csv, .tsv (also with .gz), .parquet, .arrow or .feather"
-#: Cells that mean "no value", beside those that pyarrow knows ("", "NA", "NaN", "null", …).
+#: Cells without a value, beside the defaults of pyarrow ("", "NA", "NaN", "null", …).
 MORE_MISSING = ("?", "None", "none", ".")
 #: Rows that are read, predicted and written at once.
 CHUNK_ROWS = 65_536

@@ -120,7 +120,7 @@ def _datetime(name: str, values: Any, *, clock: bool) -> Column:
     span = np.ptp(there)
     if clock:
         cycles: tuple[str, ...] = ("time of day",) * bool(span > 0)
-    else:  # a part of a cycle cannot be told from a trend
+    else:  # less than a whole cycle is the same as a trend
         whole = (cycle for cycle, length in CYCLES.items() if span >= length)
         cycles = tuple(cycle for cycle in whole if np.ptp(phase(there, cycle)) > 1e-9)
     varies = bool(span > 0) and not clock

@@ -113,7 +113,7 @@ class Schema:
     def unseen(self, table: Any) -> dict[str, int]:
         """Numbers of rows with a category that the model was not fitted on, by column.
 
-        Columns with rare levels are left out: a new level cannot be told from those.
+        Columns with rare levels are left out: a new level is encoded as one of those.
         """
         table = as_arrow(table)
         counts = {}

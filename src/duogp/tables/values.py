@@ -60,7 +60,7 @@ def numbers(values: Any) -> Floats:
 
 
 def texts(values: Any) -> Any:
-    """Text of each value, null where missing; whole numbers without a point, whatever their type."""
+    """Text of each value, null where missing; whole numbers of any type without a point."""
     pa = arrow()
     values = plain(values)
     kind = kind_of(values.type)
