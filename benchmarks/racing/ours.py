@@ -15,7 +15,9 @@ import numpy as np
 import torch
 
 import duogp
-from duogp.fitting.dataset import Case
+from duogp.fitting.builder import Builder
+from duogp.fitting.dataset import Dataset
+from duogp.fitting.plan import make_plan
 from duogp.methods import METHODS
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
@@ -62,12 +64,11 @@ def workshop(
     X: np.ndarray, y: np.ndarray, name: str, given: dict[str, Any], replicates: int = 1
 ) -> tuple[Model, Any, Any]:
     """What `fit` prepares before it trains: the model, where its problems are made, and the plan."""
-    settings, method = Settings.of(given), METHODS[name]
-    case = Case.of(X, y, [np.arange(len(X))] * replicates, settings)
-    splits = case.splits(method, settings)
-    plan = case.decide(method, settings, splits)
-    shop = case.workshop(method, settings, plan, splits, case.prepare(splits, settings))
-    return shop.model(method), shop, plan
+    settings = Settings.of(given)
+    data = Dataset.of_rows(X, y, [np.arange(len(X))] * replicates, settings)
+    plan = make_plan(data, METHODS[name], settings)
+    builder = Builder(data, plan)
+    return builder.model(), builder, plan
 
 
 def step_settings(problem: Problem) -> dict[str, Any]:
