@@ -166,16 +166,18 @@ def test_type_checkers_see_what_is_found_at_run_time():
 
 def test_the_tasks_of_the_paper_are_a_distribution_of_their_own(tmp_path, monkeypatch):
     finder, old = _moved.MovedFinder(), "duogp.bo.tasks.rover"
-    monkeypatch.setitem(sys.modules, "duogp_tasks", None)
+    for name in ("duogp_tasks", "duogp_tasks.rover"):
+        monkeypatch.setitem(sys.modules, name, None)
     with (
         pytest.raises(ModuleNotFoundError, match="duogp-tasks"),
         pytest.warns(DeprecationWarning, match="rover"),
     ):
         importlib.util.module_from_spec(finder.find_spec(old, []))
     (tmp_path / "duogp_tasks").mkdir()
+    (tmp_path / "duogp_tasks" / "__init__.py").touch()
     (tmp_path / "duogp_tasks" / "rover.py").write_text("here = True")
     for name in ("duogp_tasks", "duogp_tasks.rover"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.warns(DeprecationWarning, match=r"has moved to duogp_tasks\.rover"):
         module = importlib.util.module_from_spec(finder.find_spec(old, []))
