@@ -165,7 +165,7 @@ def timed(model: Model, shop: Any, plan: Any) -> float:
 @torch.no_grad()
 def scores(model: Model, x: Tensor, y: Tensor) -> dict[str, float]:
     """Of an observation, in scaled units."""
-    form = model.linear_form(torch.float64)
+    form = model.frozen(torch.float64)
     noise = float(model.likelihood.noise())  # type: ignore[operator]
     means, variances = [], []
     for piece in x.double().split(4096):

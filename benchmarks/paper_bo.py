@@ -16,6 +16,7 @@ Every finished run is a line of the results file and is not computed again. With
 started after it, and what runs then stops after its batch; it goes on from --state the next time (where
 safetensors is installed; elsewhere it starts again). What a task or a contestant needs and is missing is said
 and left out: Rover, our models and random search need numpy, scipy, scikit-learn and torch alone.
+The tasks are those of packages/duogp-tasks, installed or on PYTHONPATH.
 
     export DUOGP_DATA=<folder with bo/ and molecules/>
     python benchmarks/paper_bo.py --tasks rover,lunar --workers 2 --time-limit 3000
@@ -32,6 +33,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,6 @@ import torch
 from duogp.bench.measure import device_name, versions
 from duogp.bo import Proposal, optimise
 from duogp.bo.plots import comparison_plot, mean_and_error
-from duogp.bo.tasks import make
 
 ROOT = Path(__file__).parent
 #: What makes two runs the same.
@@ -94,6 +95,8 @@ GAUSSIAN = ("random", *TRAINED, *SOLVED, "exact", "botorch")
 DEEP = ("random", "ppgpr-dkl", "ppgpr-dcdkl", "exact", "botorch")
 #: What the figure shows of them: the paper's comparison, the library's default, and the others.
 DRAWN = {"svgp-adam", "dcsvgp-0-adam", "dcsvgp-0.1-adam", "svgp", "dcsvgp-1", "exact", "botorch", *DEEP}
+#: Modules of duogp_tasks and their classes.
+TASKS = {"rover": "Rover", "lunar": "Lunar", "ranolazine": "RanolazineMPO"}
 EXPERIMENTS = {
     "rover": Experiment("Rover, 60-d", GAUSSIAN, 5, 2000, 100, 200, 200),
     "lunar": Experiment(
@@ -144,7 +147,7 @@ def run(job: Job) -> dict[str, Any] | None:
     task = make(job.task, **experiment.options)
     initial: Any = experiment.initial
     if job.task == "ranolazine":
-        initial = task.zinc(experiment.initial, seed=job.seed)  # type: ignore[attr-defined]
+        initial = task.zinc(experiment.initial, seed=job.seed)
     batches: list[int] = []
 
     def watch(proposal: Proposal, values: np.ndarray) -> None:
@@ -187,6 +190,10 @@ def run(job: Job) -> dict[str, Any] | None:
     }
 
 
+def make(task: str, **options: Any) -> Any:
+    return getattr(import_module(f"duogp_tasks.{task}"), TASKS[task])(**options)
+
+
 def missing(task: str, contestant: str, quick: bool) -> str | None:
     """Why a run cannot be made here."""
     if contestant == "botorch" and find_spec("botorch") is None:
@@ -198,10 +205,10 @@ def missing(task: str, contestant: str, quick: bool) -> str | None:
 def missing_for(task: str, quick: bool) -> str | None:
     try:
         made = make(task)
-        if task == "rover" and not (quick or made.is_published):  # type: ignore[attr-defined]
+        if task == "rover" and not (quick or made.is_published):
             return "set DUOGP_DATA to the folder that holds bo/rover_obstacles.csv"
         if task == "ranolazine":
-            made.zinc(1)  # type: ignore[attr-defined]
+            made.zinc(1)
     except (ImportError, FileNotFoundError) as error:
         return str(error)
     return None

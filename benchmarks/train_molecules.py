@@ -1,4 +1,4 @@
-"""Train the molecule autoencoder that `duogp.bo.molecules.load()` reads, from ZINC-250k, in one command.
+"""Train the molecule autoencoder that `duogp_tasks.molecules.load()` reads, from ZINC-250k, in one command.
 
     python benchmarks/train_molecules.py --seconds 480 --output run/molecules
 
@@ -7,7 +7,7 @@
 2. training for `--seconds`, on a GPU where there is one. A killed run continues from `--checkpoint`; a larger
    `--seconds` continues a finished one;
 3. `autoencoder.safetensors` (float16, about 16 MB) and `report.json` in `--output`. To ship the weights, copy
-   the former to src/duogp/bo/molecules/weights/;
+   the former to packages/duogp-tasks/src/duogp_tasks/molecules/weights/;
 4. where RDKit is installed, the acceptance measurements on the file as written: exact reconstruction of the
    test molecules, valid and distinct prior samples. `--measure FILE` does only this.
 """
@@ -20,10 +20,10 @@ from pathlib import Path
 
 import torch
 
-from duogp.bo.molecules import corpus, training
-from duogp.bo.molecules.autoencoder import MoleculeAutoencoder, load
-from duogp.bo.molecules.model import Architecture
 from duogp.data.benchmark import data_root
+from duogp_tasks.molecules import corpus, training
+from duogp_tasks.molecules.autoencoder import MoleculeAutoencoder, load
+from duogp_tasks.molecules.model import Architecture
 
 
 def main() -> None:
@@ -98,7 +98,7 @@ def measure(weights: Path, molecules: corpus.Corpus, output: Path | None) -> Non
     except ImportError:
         print(f"RDKit or SELFIES is missing; elsewhere: {Path(__file__).name} --measure {weights}")
         return
-    from duogp.bo.molecules.quality import acceptance
+    from duogp_tasks.molecules.quality import acceptance
 
     results = acceptance(load(weights), molecules)
     print(json.dumps(results, indent=1))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from duogp import bases, kernels, likelihoods, metrics, objectives
-    from duogp.fitting.fit import fit, fit_replicates
+    from duogp.api import fit, fit_replicates, plan
     from duogp.io import load, save
     from duogp.methods import METHODS, Method
     from duogp.methods.settings import Settings
@@ -53,12 +53,13 @@ __all__ = [
     "load",
     "metrics",
     "objectives",
+    "plan",
     "save",
 ]
 
 #: Public names by the module that has them.
 _NAMES = {
-    "fitting.fit": ("fit", "fit_replicates"),
+    "api": ("fit", "fit_replicates", "plan"),
     "io": ("load", "save"),
     "methods": ("METHODS", "Method"),
     "methods.settings": ("Settings",),

@@ -33,7 +33,7 @@ MOVED: dict[str, str | tuple[str, ...]] = {
     "bases.decoupled_step": "fused.conditional",
     "bases.one_step": "fused.coupled",
     "gram_bound": "fused.collapsed",
-    "whitening": "fused.whitening",
+    "whitening": ("fused.projections", "numerics.products"),
     # inference and training
     "collapsed": "inference.closed_form",
     "optim": ("inference.natural", "inference.mean_rules", "training.adam"),
@@ -44,13 +44,13 @@ MOVED: dict[str, str | tuple[str, ...]] = {
     "mixing": "models.mixing",
     "model": "models.model",
     # fitting
-    "assembly": "fitting.assembly",
+    "assembly": "fitting.builder",
     "auto": "fitting.auto",
     "build": "fitting.build",
     "case": "fitting.dataset",
     "extractors": "fitting.extractors",
-    "inducing": "fitting.inducing",
-    "planning": "fitting.planning",
+    "inducing": "bases.inducing",
+    "planning": "fitting.plan",
     "settings": "methods.settings",
     # fitted models
     "gp": "posterior.gp",

@@ -12,11 +12,11 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from duogp.baselines import KINDS, DeepEnsemble, MCDropout, NeuralPredictor, NeuralSettings, fit_neural
-from duogp.baselines.fitting import fit_members, make_scaler, member_seeds, read
+from duogp.baselines.descent import clip_gradients, member_losses
+from duogp.baselines.fit import fit_members, make_scaler, member_seeds, read
 from duogp.baselines.heads import GaussianHead, SoftmaxHead
 from duogp.baselines.networks import drop
 from duogp.baselines.noise import FACTORS, calibrate_noise
-from duogp.baselines.training import clip_gradients, member_losses
 from duogp.errors import DataWarning
 from duogp.posterior.prediction import ClassPrediction
 from duogp.training.feed import Table
@@ -465,7 +465,7 @@ def test_defaults_grow_with_the_table():
     widths = [settings.hidden_widths(n) for n in (100, 10_000, 100_000)]
     assert widths[-1] == (1000, 500, 50)
     assert widths == sorted(widths)
-    courses = [settings.course(n, True) for n in (20, 1000, 10_000, 1_000_000)]
+    courses = [settings.plan(n, True) for n in (20, 1000, 10_000, 1_000_000)]
     assert [c.batch_size for c in courses] == [20, 64, 128, 1024]
     assert [c.epochs for c in courses] == [300, 300, 76, 30]
     assert [c.learning_rate for c in courses] == pytest.approx([1e-2, 1e-2, 4.5e-3, 3.2e-3], rel=0.02)

@@ -24,7 +24,10 @@ from helpers.conformance import (
     four_objectives,
     separate_kernels,
 )
+from helpers.devices import eye, placed
 from helpers.random_models import OBJECTIVES, random_problem
+
+pytestmark = pytest.mark.usefixtures("device")
 
 # -- marginals and penalties ----------------------------------------------------------------------------
 
@@ -46,7 +49,7 @@ def test_marginals_are_those_of_the_dense_process(row: Row, q: str, jitter: floa
 @every_basis_and_q
 def test_joint_covariance_is_that_of_the_dense_process(row: Row, q: str, jitter: float, shape: dict) -> None:
     model, _, x = random_problem(row.build, q, jitter=jitter, **shape)
-    mean, residual, explained = model.linear_form().joint(x.unsqueeze(-3))
+    mean, residual, explained = model.frozen().joint(x.unsqueeze(-3))
     expected = row.dense(model, x)
     close(mean, expected.mean)
     close(residual, expected.residual)
@@ -128,7 +131,7 @@ def test_separate_basis_may_have_a_mean_kernel_of_its_own(q: str, objective: str
     model, batch, x = random_problem(separate_kernels, q, objective, latents=2, jitter=0.03)
     f, expected = model.marginals(x), dense.separate(model, x)
     close(f.mean, expected.mean + dense.prior_mean(model, x))
-    for found, part in zip(model.linear_form().joint(x.unsqueeze(-3)), expected, strict=False):
+    for found, part in zip(model.frozen().joint(x.unsqueeze(-3)), expected, strict=False):
         close(found, part)
     close(model.loss(batch), dense.loss(model, batch, dense.separate(model, batch.x)))
     assert_gradient_is_that_of_differences(model, batch)
@@ -139,7 +142,7 @@ def test_the_mean_kernel_may_have_a_jitter_of_its_own(whitening: str) -> None:
     """Q_Z + ε_q I beside K_Z + ε_k I (the reference code's two jitters)."""
     model, batch, x = random_problem(conditional(whitening, mean_jitter=0.05), jitter=0.01, latents=2)
     expected = dense.conditional(model, x)
-    for found, part in zip(model.linear_form().joint(x.unsqueeze(-3)), expected, strict=False):
+    for found, part in zip(model.frozen().joint(x.unsqueeze(-3)), expected, strict=False):
         close(found, part)
     close(model.loss(batch), dense.loss(model, batch, dense.conditional(model, batch.x)))
     assert_gradient_is_that_of_differences(model, batch)
@@ -176,9 +179,9 @@ def test_gradient_through_jitter_noise_and_weights(row: Row, omega: str) -> None
 
 def test_cholesky_gradient_is_that_of_autograd(generator: torch.Generator) -> None:
     """Through L, through L⁻¹ and through both, for any incoming gradient (MATH §10, §11 B11)."""
-    A = torch.randn(3, 2, 5, 5, generator=generator, dtype=torch.float64)
-    K = (A @ A.mT + torch.eye(5)).requires_grad_()
-    g_L, g_inv = torch.randn(2, *K.shape, generator=generator, dtype=torch.float64)
+    A = placed(torch.randn(3, 2, 5, 5, generator=generator, dtype=torch.float64))
+    K = (A @ A.mT + eye(5)).requires_grad_()
+    g_L, g_inv = placed(torch.randn(2, *K.shape, generator=generator, dtype=torch.float64))
     for a, b in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0)):
         L, L_inv, _ = _CholeskyWithInverse.apply(K, torch.float64)
         (found,) = torch.autograd.grad((a * L * g_L + b * L_inv * g_inv).sum(), K)
@@ -189,13 +192,13 @@ def test_cholesky_gradient_is_that_of_autograd(generator: torch.Generator) -> No
 
 def test_factor_whitens_and_counts(generator: torch.Generator) -> None:
     """L Lᵀ = K + εI with ε = jitter · mean diagonal, L⁻¹L = I, and Σ log diag L = ½ log|K + εI|."""
-    A = torch.randn(2, 3, 4, 4, generator=generator, dtype=torch.float64)
-    K = A @ A.mT + torch.eye(4)
-    numerics = Numerics(2, 0.1)
+    A = placed(torch.randn(2, 3, 4, 4, generator=generator, dtype=torch.float64))
+    K = A @ A.mT + eye(4)
+    numerics = placed(Numerics(2, 0.1))
     factor = numerics.factor(K)
-    jittered = K + 0.1 * K.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None] * torch.eye(4)
+    jittered = K + 0.1 * K.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None] * eye(4)
     close(factor.L @ factor.L.mT, jittered)
-    close(factor.L_inv @ factor.L, torch.eye(4).double().expand_as(K))
+    close(factor.L_inv @ factor.L, eye(4).expand_as(K))
     close(factor.half_log_det(), 0.5 * torch.logdet(jittered))
     assert not numerics.failed.any()
     numerics.factor(torch.stack([K[0], -K[1]]))

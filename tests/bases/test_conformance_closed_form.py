@@ -16,7 +16,10 @@ from duogp.models.model import Batch, Model
 from duogp.objectives import predictive
 from helpers import dense
 from helpers.conformance import BASES, Row, close, conditional, every_basis_and_q, every_q, separate_kernels
+from helpers.devices import placed
 from helpers.random_models import QS, Problem, learned, random_problem
+
+pytestmark = pytest.mark.usefixtures("device")
 
 N = 9
 WHOLE = [slice(0, N)]
@@ -125,7 +128,7 @@ def test_no_other_q_does_better(row: Row, q: str) -> None:
         g = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for _, p in learned(model.basis.q):
-                p.add_(0.1 * torch.randn(p.shape, generator=g, dtype=torch.float64))
+                p.add_(placed(0.1 * torch.randn(p.shape, generator=g, dtype=torch.float64)))
         assert (model.loss(batch) > best).all()
 
 
@@ -161,7 +164,7 @@ def test_more_inducing_points_never_hurt() -> None:
         model, batch, _ = random_problem(BASES[0].build, n=N, beta1=1.0)
         z = model.basis.inducing.detach()[..., :inducing, :].clone()
         model.basis.inducing = torch.nn.Parameter(z)
-        model.basis.q = QS["full"](inducing, (1, 1)).double()
+        model.basis.q = placed(QS["full"](inducing, (1, 1)).double())
         values.append(-collapsed_objective(model, batch, WHOLE).backward().item())
     assert all(a < b for a, b in pairwise(values))
 

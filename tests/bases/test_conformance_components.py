@@ -14,6 +14,7 @@ from duogp.variational import BlockQ, ShrunkQ
 from helpers import dense
 from helpers.conformance import components, every_objective, orthogonal, solve
 from helpers.dense import Gaussian, inv, log_evidence, quadratic, t
+from helpers.devices import placed
 from helpers.identities import bound_problem, collapsed_value, diagonal, objective_value, put_optimum
 from helpers.random_models import Parts, Problem, random_problem
 from helpers.two_block import (
@@ -30,6 +31,8 @@ from helpers.two_block import (
     two_block_on,
     unwhitened,
 )
+
+pytestmark = pytest.mark.usefixtures("device")
 
 every_builder = pytest.mark.parametrize("name", BUILDERS)
 
@@ -58,7 +61,7 @@ def test_identity_11_the_posterior_of_the_surrogate_is_rank_deficient() -> None:
     """On Z its covariance has rank M_α: f(β) is a function of f(α), and no KL to the prior exists."""
     model, _, _ = random_problem(BUILDERS["components"])
     z = torch.cat([model.basis.inducing, model.basis.orthogonal_inducing], -2)
-    _, residual, explained = model.linear_form().joint(z)
+    _, residual, explained = model.frozen().joint(z)
     assert torch.linalg.matrix_rank(residual + explained, atol=1e-9).item() == 4
 
 
@@ -69,7 +72,7 @@ def test_identity_11_the_kl_of_a_shrunk_block(epsilon: float) -> None:
     prior = dense.two_block_prior(model, x.unsqueeze(1))
     u, v = dense.two_block_q(model, prior)
     of_u = dense.gaussian_kl(u, Gaussian(torch.zeros_like(u.mean), prior.u))
-    e = torch.tensor(epsilon, dtype=torch.float64)
+    e = placed(torch.tensor(epsilon, dtype=torch.float64))
     close(kl(model), of_u + 5 / 2 * (e - 1 - e.log()))
     close(v.covariance, epsilon * prior.v)
     if epsilon >= 1e-3:  # the dense KL inverts S
@@ -127,7 +130,7 @@ def test_identity_17_more_points_leave_less_residual() -> None:
         model, batch, x = bound_problem(BUILDERS["components"], seed=seed)
         o, u = model.basis.orthogonal_inducing, blocks_of(model)[0]
         models = [
-            two_block_on(model, o[..., :size, :], BlockQ(u, ShrunkQ(size, (1, 1)).double()))
+            two_block_on(model, o[..., :size, :], BlockQ(u, placed(ShrunkQ(size, (1, 1)).double())))
             for size in range(6)
         ]
         for a, b in pairwise(models):
@@ -176,7 +179,7 @@ def covering_problem() -> Problem:
     """O on every row, and targets that the prior without v finds more probable: zero."""
     model, batch, x = bound_problem(BUILDERS["components"], n=9)
     o = batch.x.unsqueeze(1)
-    q = BlockQ(blocks_of(model)[0], ShrunkQ(o.shape[-2], (1, 1)).double())
+    q = BlockQ(blocks_of(model)[0], placed(ShrunkQ(o.shape[-2], (1, 1)).double()))
     model = two_block_on(model, o, q)
     model.likelihood.noise.set_(0.02)
     return Problem(model, batch._replace(y=dense.prior_mean(model, batch.x).detach()), x)
@@ -192,6 +195,6 @@ def test_identity_11_the_surrogate_exceeds_the_evidence() -> None:
     assert value > exact + 5
     assert not METHODS["dsgpc-free"].is_bound
     for epsilon in (1e-12, 1e-3, 0.1, 0.5, 1.0):  # paying for v repairs it
-        q = BlockQ(blocks_of(model)[0], ShrunkQ(9, (1, 1), epsilon=epsilon).double())
+        q = BlockQ(blocks_of(model)[0], placed(ShrunkQ(9, (1, 1), epsilon=epsilon).double()))
         other = two_block_on(model, model.basis.orthogonal_inducing, q)
         assert collapsed_value(other, batch) < exact

@@ -16,6 +16,7 @@ from duogp.models.model import Batch, Model
 from helpers import dense
 from helpers.conformance import close, conditional, every_objective, every_q
 from helpers.dense import inv, k, log_evidence, t, white
+from helpers.devices import eye, placed
 from helpers.identities import (
     bound_problem,
     collapsed_value,
@@ -27,6 +28,8 @@ from helpers.identities import (
     put_optimum,
 )
 from helpers.random_models import Problem, random_problem
+
+pytestmark = pytest.mark.usefixtures("device")
 
 WHITENINGS = ["Q", "K"]
 BETAS = [(1.0, 1.0), (0.5, 0.1), (1.0, 0.0), (2.0, 3.0)]
@@ -131,7 +134,7 @@ def test_identity_05_closed_form_optimum(whitening: str, beta1: float, beta2: fl
     if beta1 == 1:  # the collapsed values of MATH §2.1
         P = inv(inv(K) + beta2 * T)
         expected = log_evidence(y, B @ P @ B.mT + noise) - 0.5 * diagonal(residual @ inv(noise)).sum(-1)
-        expected = expected - 0.5 * torch.logdet(torch.eye(4) + beta2 * K @ T)
+        expected = expected - 0.5 * torch.logdet(eye(4) + beta2 * K @ T)
         close(objective_value(model, batch), expected.sum(-1))
 
 
@@ -150,10 +153,10 @@ def omega_on_a_grid(mean_lengthscale: float, points: int) -> float:
         for kernel, lengthscale in ((model.basis.kernel, 1.0), (model.basis.mean_kernel, mean_lengthscale)):
             kernel.kernel.lengthscale.set_(lengthscale)
             kernel.variance.set_(1.0)
-        model.basis.inducing.zero_()[..., 0] = torch.tensor([-1.23, 0.11, 1.37])
-        model.basis.q.set_(torch.zeros(1, 1, 3), torch.eye(3).expand(1, 1, 3, 3))
-        x = torch.zeros(1, points, 2, dtype=torch.float64)
-        x[0, :, 0] = torch.linspace(-2, 2, points)
+        model.basis.inducing.zero_()[..., 0] = placed(torch.tensor([-1.23, 0.11, 1.37]))
+        model.basis.q.set_(placed(torch.zeros(1, 1, 3)), eye(3).expand(1, 1, 3, 3))
+        x = placed(torch.zeros(1, points, 2, dtype=torch.float64))
+        x[0, :, 0] = placed(torch.linspace(-2, 2, points))
         return penalties_of(model, x)[1].item()
 
 
@@ -170,12 +173,12 @@ def test_identity_06_omega_blows_up_outside_the_prior_rkhs() -> None:
 def test_b1_no_q_is_the_prior_of_a_conditional_basis(whitening: str) -> None:
     """min over q of KL + Ω = ½ log|I + K_Z T| > 0: minus the collapsed value of no data (§11 B1)."""
     model, batch, _ = bound_problem(conditional(whitening))
-    batch = batch._replace(weight=torch.zeros(1, batch.x.shape[1], dtype=torch.float64))
+    batch = batch._replace(weight=batch.x.new_zeros(1, batch.x.shape[1]))
     _, _, K, K_xz, residual = pieces(model, batch)
     z = model.basis.inducing
     B = k(model.basis.mean_kernel, batch.x.unsqueeze(1), z) @ inv(k(model.basis.mean_kernel, z, z))
     T = dense.mismatch(B - K_xz @ inv(K), residual)
-    cost = 0.5 * torch.logdet(torch.eye(4) + K @ T).sum(-1)
+    cost = 0.5 * torch.logdet(eye(4) + K @ T).sum(-1)
     assert cost > 0
     close(-collapsed_value(model, batch), cost)
     put_optimum(model, batch)

@@ -12,7 +12,10 @@ from duogp.models.model import Batch, Model
 from duogp.variational import CholeskyQ
 from helpers.decoupled import LIKELIHOODS, normal, objective, of_q, problem
 from helpers.dense import t
+from helpers.devices import placed
 from helpers.two_block import twin
+
+pytestmark = pytest.mark.usefixtures("device")
 
 DRAWS = 40
 STEPS = torch.linspace(0, 1, 9, dtype=torch.float64)
@@ -22,7 +25,7 @@ def random_end(model: Model, generator: torch.Generator) -> dict[str, Tensor]:
     """Variational parameters of any size; the factors of S are triangular with a positive diagonal."""
     end = {}
     for name, p in of_q(model):
-        scale = 10 ** (torch.rand(p.shape[0], generator=generator, dtype=torch.float64) - 0.5)
+        scale = placed(10 ** (torch.rand(p.shape[0], generator=generator, dtype=torch.float64) - 0.5))
         end[name] = normal(p, generator) * scale.view(-1, *[1] * (p.dim() - 1))
         if name.endswith("raw_root"):
             end[name] = end[name].tril()
@@ -34,7 +37,7 @@ def random_end(model: Model, generator: torch.Generator) -> dict[str, Tensor]:
 def along(model: Model, batch: Batch, start: dict[str, Tensor], end: dict[str, Tensor]) -> Tensor:
     """The negative objective at points of the segment between two q: [points, R]."""
     values = []
-    for step in STEPS:
+    for step in STEPS.tolist():
         for name, p in of_q(model):
             p.copy_((1 - step) * start[name] + step * end[name])
         values.append(-objective(model, batch))
@@ -49,7 +52,7 @@ def curvature(values: Tensor) -> Tensor:
 def least_curvature(start: dict[str, Tensor], end: dict[str, Tensor]) -> Tensor:
     """h²‖ΔL‖², the second difference of ½ tr S, whitened: KL alone bends as much: [R]."""
     change = sum((end[n] - start[n]).square().flatten(1).sum(1) for n in start if n.endswith("raw_root"))
-    return (STEPS[1] - STEPS[0]) ** 2 * change
+    return float(STEPS[1] - STEPS[0]) ** 2 * change
 
 
 def bulge(values: Tensor) -> Tensor:
@@ -126,7 +129,7 @@ def test_the_inverse_form_of_the_covariance_is_not_convex() -> None:
 def separate_like(basis: Subspace) -> Separate:
     alpha, beta = (p.detach().clone() for p in (basis.mean_inducing, basis.inducing))
     q = CholeskyQ(beta.shape[-2], basis.q.a0.shape[:-1], mean_size=alpha.shape[-2])
-    return Separate(basis.kernel, alpha, beta, q.double())
+    return Separate(basis.kernel, alpha, beta, placed(q.double()))
 
 
 def test_the_predictive_objective_is_not_convex_either() -> None:

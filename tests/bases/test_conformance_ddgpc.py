@@ -208,7 +208,7 @@ def test_an_infinite_kl_says_so() -> None:
 def test_frozen_is_live(ridge: str | None) -> None:
     model, _, x = problem(components(3, ridge=ridge), replicates=2, latents=2, jitter=0.01)
     live = model.marginals(x)
-    mean, residual, explained = model.linear_form().joint(x.unsqueeze(-3))
+    mean, residual, explained = model.frozen().joint(x.unsqueeze(-3))
     expected = DenseLayer(model, x)
     n = x.shape[-2]
     close(mean + dense.prior_mean(model, x), live.mean)

@@ -16,7 +16,10 @@ from duogp.inference.closed_form import CollapsedObjective
 from duogp.inference.natural import NaturalGradient
 from duogp.models.model import Model
 from duogp.numerics.factorisation import project
+from helpers.devices import placed
 from helpers.random_models import Parts, random_problem
+
+pytestmark = pytest.mark.usefixtures("device")
 
 GAMMA = 5
 
@@ -34,7 +37,7 @@ def problem(orthogonal: bool, columns: int | None = None, **options):
     found = random_problem(hybrid(orthogonal, columns), beta1=1.0, **options)
     generator = torch.Generator().manual_seed(7)
     a = found.model.basis.a
-    a.data = torch.randn(a.shape, generator=generator, dtype=torch.float64)
+    a.data = placed(torch.randn(a.shape, generator=generator, dtype=torch.float64))
     return found
 
 
@@ -117,7 +120,7 @@ def test_without_coefficients_it_is_the_coupled_basis(orthogonal: bool) -> None:
 @both
 def test_frozen_is_live(orthogonal: bool) -> None:
     model, _, x = problem(orthogonal, replicates=2, latents=2, jitter=1e-3)
-    live, frozen = model.marginals(x), model.linear_form().marginals(x.unsqueeze(-3))
+    live, frozen = model.marginals(x), model.frozen().marginals(x.unsqueeze(-3))
     assert_close(frozen.mean + model.mean(x.unsqueeze(-3)), live.mean, rtol=1e-9, atol=1e-9)
     assert_close(frozen.residual, live.residual, rtol=1e-9, atol=1e-9)
     assert_close(frozen.explained, live.explained, rtol=1e-9, atol=1e-9)
@@ -129,7 +132,7 @@ def test_gradients_of_the_loss(orthogonal: bool) -> None:
     model.loss(batch).sum().backward()
     generator = torch.Generator().manual_seed(3)
     for name, p in model.named_parameters():
-        direction = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+        direction = placed(torch.randn(p.shape, generator=generator, dtype=torch.float64))
         if name.endswith("raw_root"):
             direction = direction.tril()
         values = []

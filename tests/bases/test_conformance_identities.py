@@ -28,6 +28,7 @@ from helpers.conformance import (
     separate,
 )
 from helpers.dense import inv, k, log_evidence, quadratic, t
+from helpers.devices import eye, placed
 from helpers.identities import (
     bound_problem,
     collapsed_value,
@@ -39,6 +40,8 @@ from helpers.identities import (
 )
 from helpers.random_models import QS, Parts, random_problem
 
+pytestmark = pytest.mark.usefixtures("device")
+
 # -- 1, 2: SVGP -----------------------------------------------------------------------------------------
 
 
@@ -46,7 +49,7 @@ def test_identity_01_inducing_points_at_the_data_give_the_exact_gp() -> None:
     """Z = X: the best ELBO is the log marginal likelihood and the posterior is the exact one, jointly."""
     model, batch, x = bound_problem(coupled)
     model.basis.inducing = nn.Parameter(batch.x.unsqueeze(1).clone())
-    model.basis.q = CholeskyQ(batch.x.shape[1], (1, 1)).double()
+    model.basis.q = placed(CholeskyQ(batch.x.shape[1], (1, 1)).double())
     put_optimum(model, batch)
     close(objective_value(model, batch), dense.exact_log_evidence(model, batch))
 
@@ -54,7 +57,7 @@ def test_identity_01_inducing_points_at_the_data_give_the_exact_gp() -> None:
     gain = k(kernel, new, rows) @ inv(
         k(kernel, rows, rows) + torch.diag_embed(dense.noise_variance(model, batch))
     )
-    mean, residual, explained = model.linear_form().joint(new)
+    mean, residual, explained = model.frozen().joint(new)
     close(mean, t(batch.y - dense.prior_mean(model, batch.x), gain))
     close(residual + explained, k(kernel, new, new) - gain @ k(kernel, rows, new))
 
@@ -106,9 +109,9 @@ def test_identity_16_the_whitened_prior_is_the_prior(build: Callable[[Parts], Ba
     model, _, x = random_problem(build, latents=2)
     with torch.no_grad():
         model.basis.q.mean.zero_()
-        model.basis.q.raw_root.copy_(torch.eye(4))
-    close(model.basis.kl(model.factors(), model.basis.q), torch.zeros(1, 2).double())
-    mean, residual, explained = model.linear_form().joint(x.unsqueeze(1))
+        model.basis.q.raw_root.copy_(eye(4))
+    close(model.basis.kl(model.factors(), model.basis.q), placed(torch.zeros(1, 2).double()))
+    mean, residual, explained = model.frozen().joint(x.unsqueeze(1))
     close(mean, torch.zeros_like(mean))
     close(residual + explained, k(model.basis.kernel, x.unsqueeze(1), x.unsqueeze(1)))
 
@@ -139,7 +142,7 @@ def test_identity_18_a_point_is_the_limit_in_predictions_but_not_in_penalty(row:
     size = sum(block.size for block, _ in q.parts() if block.num_parameters())
     for scale in (1e-2, 1e-4, 1e-6):
         with torch.no_grad():
-            q.set_(q.mean, scale**0.5 * torch.eye(q.size).expand(1, 1, -1, -1))
+            q.set_(q.mean, scale**0.5 * eye(q.size).expand(1, 1, -1, -1))
         for a, b in zip(other.marginals(x), model.marginals(x), strict=True):
             assert_close(a, b, rtol=0, atol=10 * scale)
         kls.append(other.basis.kl(other.factors(), other.basis.q).item())
@@ -177,7 +180,7 @@ def test_identity_22_permuted_inducing_points_rotate_the_whitened_q() -> None:
     with torch.no_grad():
         other.basis.inducing.copy_(model.basis.inducing[..., order, :])
         U = other.factors().L_inv @ model.factors().L[..., order, :]
-        close(U @ U.mT, torch.eye(4).double()[None, None])
+        close(U @ U.mT, eye(4)[None, None])
         S = U @ model.basis.q.covariance() @ U.mT
         other.basis.q.set_(t(model.basis.q.mean, U), torch.linalg.cholesky(S))
     for a, b in zip(model.marginals(x), other.marginals(x), strict=True):
@@ -208,7 +211,7 @@ def test_identity_22_rescaling_shifts_by_log_c(row: Row, q: str, objective: str)
         for p in model.mean.parameters():
             p.mul_(c)
     after = model.loss(batch._replace(y=c * batch.y))
-    shift = torch.tensor(c, dtype=torch.float64).log()
+    shift = placed(torch.tensor(c, dtype=torch.float64).log())
     expected = before + 2 * shift  # two outputs
     if q == "point-unwhitened":  # ½ log|K_Z| moves as well: M log c for each output
         moved = model.basis.kl(model.factors(), model.basis.q).sum(-1) - penalty
@@ -252,7 +255,7 @@ def test_a1_a_mean_kernel_of_its_own_breaks_the_bound() -> None:
         model.basis.kernel.kernel.lengthscale.set_(4.0)
         model.basis.mean_kernel.kernel.lengthscale.set_(0.3)
         model.likelihood.noise.set_(0.01)
-    signs = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, 0.0])
+    signs = placed(torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, 0.0]))
     batch = batch._replace(y=signs.double() + dense.prior_mean(model, batch.x).detach())
     assert collapsed_value(model, batch) > dense.exact_log_evidence(model, batch) + 10
 

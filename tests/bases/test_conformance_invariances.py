@@ -28,7 +28,10 @@ from helpers.conformance import (
     every_objective,
     four_objectives,
 )
+from helpers.devices import placed
 from helpers.random_models import Problem, learned, random_problem
+
+pytestmark = pytest.mark.usefixtures("device")
 
 
 def batched_problem(row: Row, q: str = "full", objective: str = "elbo", **settings: object) -> Problem:
@@ -49,7 +52,7 @@ def test_marginals_of_a_row_do_not_depend_on_the_others(row: Row, q: str) -> Non
 @every_basis
 def test_the_order_of_rows_does_not_matter(row: Row, objective: str) -> None:
     model, batch, _ = batched_problem(row, objective=objective, row_noise=True, weights=True)
-    order = torch.randperm(batch.x.shape[1], generator=torch.Generator().manual_seed(1))
+    order = placed(torch.randperm(batch.x.shape[1], generator=torch.Generator().manual_seed(1)))
     assert batch.noise is not None and batch.weight is not None
     shuffled = Batch(batch.x[:, order], batch.y[..., order], batch.noise[..., order], batch.weight[:, order])
     close(model.loss(shuffled), model.loss(batch))
@@ -116,7 +119,7 @@ def test_latents_are_a_loop_over_single_models(row: Row, q: str) -> None:
 @every_basis_and_q
 def test_the_frozen_posterior_is_the_live_one(row: Row, q: str) -> None:
     model, _, x = batched_problem(row, q, jitter=1e-3)
-    live, frozen = model.marginals(x), model.linear_form().marginals(x.unsqueeze(-3))
+    live, frozen = model.marginals(x), model.frozen().marginals(x.unsqueeze(-3))
     close(frozen.mean + model.mean(x.unsqueeze(-3)), live.mean)
     close(frozen.residual, live.residual)
     close(frozen.explained, live.explained)
@@ -125,7 +128,7 @@ def test_the_frozen_posterior_is_the_live_one(row: Row, q: str) -> None:
 @every_basis
 def test_marginals_are_the_diagonal_of_the_joint(row: Row) -> None:
     model, _, x = batched_problem(row, jitter=1e-3)
-    form, x = model.linear_form(), x.unsqueeze(-3)
+    form, x = model.frozen(), x.unsqueeze(-3)
     mean, residual, explained = form.joint(x)
     f = form.marginals(x)
     close(f.mean, mean)
@@ -182,7 +185,7 @@ def test_sampled_functions_have_the_posterior_moments(row: Row, jitter: float) -
     """Matheron's rule; random features are unbiased, so drawing them anew in every call leaves no bias."""
     model, _, x = random_problem(row.build, jitter=jitter, latents=2)
     x, calls = torch.cat([x, model.basis.inducing.detach()[:, 0, :1]], 1).unsqueeze(-3), 250
-    form, g = model.linear_form(), torch.Generator().manual_seed(0)
+    form, g = model.frozen(), torch.Generator().manual_seed(0)
     with torch.no_grad():
         draws = torch.cat([form.sample_paths(8, g, num_features=16)(x) for _ in range(calls)])
         mean, residual, explained = form.joint(x)
@@ -194,7 +197,7 @@ def test_a_sampled_function_is_a_function() -> None:
     """The same paths at the same point, whatever is asked beside it."""
     model, _, x = random_problem(BASES[0].build)
     x = x.unsqueeze(-3)
-    path = model.linear_form().sample_paths(3, torch.Generator().manual_seed(0))
+    path = model.frozen().sample_paths(3, torch.Generator().manual_seed(0))
     close(path(x)[..., 2:3], path(x[..., 2:3, :]))
 
 

@@ -19,7 +19,10 @@ from helpers import dense
 from helpers.conformance import close, separate
 from helpers.decoupled import SEEDS, climb, coefficients, natural_step, of_q, problem
 from helpers.dense import inv, k, t
+from helpers.devices import eye
 from helpers.identities import bound_problem, put_optimum
+
+pytestmark = pytest.mark.usefixtures("device")
 
 # -- natural steps do not depend on the coordinates (appendix C.3) ----------------------------------------
 
@@ -112,8 +115,8 @@ def test_a_natural_step_is_the_same_in_any_affine_coordinates(
     """The library's whitened step on q(u) is the one on u itself, on a_β = K⁻¹u, and on K^−½u."""
     model, batch, _ = problem(name, likelihood, objective=goal, beta1=0.7, beta2=0.3, latents=2)
     parts = unwhitened(model, batch.x)
-    eye = torch.eye(parts.prior.shape[-1], dtype=torch.float64).expand_as(parts.prior)
-    coordinates = {"u": eye, "a": parts.prior, "symmetric": symmetric_root(parts.prior)}
+    identity = eye(parts.prior.shape[-1]).expand_as(parts.prior)
+    coordinates = {"u": identity, "a": parts.prior, "symmetric": symmetric_root(parts.prior)}
     expected = {n: step_in_coordinates(model, batch, parts, A, rho) for n, A in coordinates.items()}
     before = moments_of_u(model, parts.root)
     natural = natural_step(model, batch, rho)

@@ -26,9 +26,12 @@ from helpers import dense
 from helpers.conformance import close, conditional, solve
 from helpers.decoupled import coefficients, every_basis, problem
 from helpers.dense import inv, k, t
+from helpers.devices import placed
 from helpers.identities import bound_problem, penalties_of
 from helpers.random_models import learned, random_problem
 from helpers.two_block import chain, full_q, kl, twin
+
+pytestmark = pytest.mark.usefixtures("device")
 
 # -- 8: ORTH, hybrid and decoupled are one family ---------------------------------------------------------
 
@@ -68,7 +71,7 @@ def rows_of(name: str, n: int, count: int) -> tuple[Batch, Tensor]:
     order = np.random.default_rng(0).permutation(len(table.X))[: n + count]
     X, y = table.X[order].astype(np.float64), table.y[order].astype(np.float64)
     X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
-    x, target = torch.as_tensor(X)[None], torch.as_tensor(y).reshape(1, 1, -1)
+    x, target = placed(torch.as_tensor(X)[None]), placed(torch.as_tensor(y).reshape(1, 1, -1))
     return Batch(x[:, :n], target[..., :n]), x[:, None, n:]
 
 
@@ -79,9 +82,9 @@ def test_identity_09_the_chain_of_bounds_on_real_data(name: str, lengthscale: fl
     batch, points = rows_of(name, 600, 100)
     small, _, _ = bound_problem(solve(+1), jitter=1e-6)
     dims = batch.x.shape[-1]
-    kernel = batched(Scale(RBF(dims)), (1, 1)).double()
+    kernel = placed(batched(Scale(RBF(dims)), (1, 1)).double())
     kernel.kernel.lengthscale.set_(lengthscale)
-    small.mean = batched(LinearMean(dims), (1, 1)).double()
+    small.mean = placed(batched(LinearMean(dims), (1, 1)).double())
     small.likelihood.noise.set_(noise)
     small.num_data.fill_(600)
     q = BlockQ(full_q(40, small.basis.q), full_q(60, small.basis.q))

@@ -25,6 +25,7 @@ from duogp.variational import BlockQ, Q
 from helpers import dense
 from helpers.conformance import every_objective
 from helpers.dense import Gaussian, inv, k, quadratic, t
+from helpers.devices import eye, placed
 from helpers.identities import bound_problem, collapsed_value, diagonal, objective_value, put_optimum
 from helpers.random_models import random_problem
 from helpers.two_block import (
@@ -45,6 +46,8 @@ from helpers.two_block import (
     two_block_on,
     unwhitened,
 )
+
+pytestmark = pytest.mark.usefixtures("device")
 
 BOUNDS = ["solve", "orthogonal", "components-eps"]
 
@@ -104,7 +107,7 @@ def test_identity_09_solve_is_a_structured_svgp_on_all_points(objective: str) ->
 
 @torch.no_grad()
 def give_prior_covariance(block: Q) -> None:
-    block.set_(block.mean, torch.eye(block.size, dtype=torch.float64).expand(*block.mean.shape, -1))
+    block.set_(block.mean, eye(block.size).expand(*block.mean.shape, -1))
 
 
 def test_identity_09_solve_with_a_prior_v_is_svgp() -> None:
@@ -151,7 +154,7 @@ def test_identity_09_collapsed_solve() -> None:
         expected = (
             -0.5 * (n * dense.LOG_2PI + quadratic(m.y, inv(m.Q_both + m.noise)))
             - log_det_term(m, m.Q_u)
-            - 0.5 * torch.logdet(torch.eye(n) + (m.Q_both - m.Q_u) @ inv(m.noise))
+            - 0.5 * torch.logdet(eye(n) + (m.Q_both - m.Q_u) @ inv(m.noise))
             - trace_term(m, m.Q_both)
         ).sum(-1)
         best = put_optimum(model, batch)
@@ -278,7 +281,7 @@ def rows_of_airfoil(n: int, count: int) -> tuple[Batch, Tensor]:
     order = np.random.default_rng(0).permutation(len(table.X))[: n + count]
     X, y = table.X[order].astype(np.float64), table.y[order].astype(np.float64)
     X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
-    x, target = torch.as_tensor(X)[None], torch.as_tensor(y).reshape(1, 1, -1)
+    x, target = placed(torch.as_tensor(X)[None]), placed(torch.as_tensor(y).reshape(1, 1, -1))
     return Batch(x[:, :n], target[..., :n]), x[:, None, n:]
 
 
@@ -287,9 +290,9 @@ def test_identity_09_the_chain_of_bounds_on_airfoil(lengthscale: float, noise: f
     """400 rows, 40 + 60 inducing points, at reasonable and at poor hyperparameters, the usual jitter."""
     batch, points = rows_of_airfoil(400, 100)
     small, _, _ = bound_problem(BUILDERS["solve"], jitter=1e-6)
-    kernel = batched(Scale(RBF(batch.x.shape[-1])), (1, 1)).double()
+    kernel = placed(batched(Scale(RBF(batch.x.shape[-1])), (1, 1)).double())
     kernel.kernel.lengthscale.set_(lengthscale)
-    small.mean = batched(LinearMean(batch.x.shape[-1]), (1, 1)).double()
+    small.mean = placed(batched(LinearMean(batch.x.shape[-1]), (1, 1)).double())
     small.likelihood.noise.set_(noise)
     small.num_data.fill_(batch.x.shape[1])
     q = BlockQ(full_q(40, small.basis.q), full_q(60, small.basis.q))
@@ -306,9 +309,9 @@ def test_identity_16_the_whitened_prior_is_the_prior(name: str) -> None:
     model, _, x = random_problem(BUILDERS[name], latents=2, jitter=0.01)
     q = model.basis.q
     with torch.no_grad():
-        q.set_(torch.zeros_like(q.mean), torch.eye(q.size).double().expand(1, 2, -1, -1))
-    close(kl(model), torch.zeros(1, 2).double())
-    mean, residual, explained = model.linear_form().joint(x.unsqueeze(1))
+        q.set_(torch.zeros_like(q.mean), eye(q.size).expand(1, 2, -1, -1))
+    close(kl(model), placed(torch.zeros(1, 2).double()))
+    mean, residual, explained = model.frozen().joint(x.unsqueeze(1))
     close(mean, torch.zeros_like(mean))
     close(residual + explained, k(model.basis.kernel, x.unsqueeze(1), x.unsqueeze(1)))
 

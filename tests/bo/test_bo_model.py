@@ -28,7 +28,7 @@ from botorch.utils.testing import BotorchTestCase, get_random_data
 
 import duogp
 from duogp.bo import DuoGPModel, thompson
-from duogp.bo.posterior import Conditioned
+from duogp.bo.processes import Conditioned
 
 QUICK = {"num_inducing": 12, "steps": 15, "warm_start": 0, "validation_fraction": 0.0}
 #: One method for each kind of basis; solvers of all kinds.

@@ -25,6 +25,7 @@ from duogp.bo.regions import SHORTEST, failure_tolerance
 from duogp.bo.surrogates import LENGTHSCALES, NOISES, OUTPUT_SCALES, SPREAD, standard_units
 from duogp.bo.tasks import make
 from helpers.bowl import QUICK, RUN, Bowl
+from helpers.devices import environment_without_gpu
 
 # -- the rules -----------------------------------------------------------------------------------------------
 
@@ -315,9 +316,8 @@ def test_a_killed_process_goes_on(tmp_path):
             """
         )
     )
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "run")], capture_output=True, timeout=120
-    )
+    call = [sys.executable, str(script), str(tmp_path / "run")]
+    done = subprocess.run(call, capture_output=True, timeout=120, env=environment_without_gpu())
     assert done.returncode == -9, done.stderr.decode()
     assert len(result_of(tmp_path / "run")) == 13
     seen: list[np.ndarray] = []

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from duogp.bases import Conditional
-from duogp.bases.base import Basis
-from duogp.fused import whitening
+from duogp.fused.table import evaluate
 from duogp.kernels import RBF, Kernel, Matern52, Scale
+from duogp.numerics import products
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import batched
 from duogp.variational import CholeskyQ
+from helpers.fused_steps import by_definition, by_fused_step
 
 POINTS, ROWS, DIMS = 11, 9, 3
 
@@ -50,7 +51,7 @@ def outcome(evaluate, basis, x, weights, numerics, with_omega):
     """The loss of a random combination, and every gradient, that of the rows included."""
     basis.zero_grad()
     x = x.clone().requires_grad_()
-    f, penalties = evaluate(basis, x, None, numerics, with_omega=with_omega)
+    f, penalties = evaluate(basis, x, numerics, with_omega=with_omega)
     loss = sum((part * w).sum() for part, w in zip(f, weights, strict=True)) + 0.7 * penalties.kl.sum()
     if with_omega:
         loss = loss + 0.3 * penalties.omega.sum()
@@ -63,8 +64,8 @@ def outcome(evaluate, basis, x, weights, numerics, with_omega):
 @pytest.mark.parametrize("shape", [(1, 1), (3, 1), (2, 2)])
 def test_it_is_the_general_step(shape, scaled, with_omega):
     basis, x, weights, numerics = problem(shape, scaled, torch.float64)
-    found, gradients = outcome(Conditional.evaluate, basis, x, weights, numerics, with_omega)
-    expected, others = outcome(Basis.evaluate, basis, x, weights, numerics, with_omega)
+    found, gradients = outcome(by_fused_step, basis, x, weights, numerics, with_omega)
+    expected, others = outcome(by_definition, basis, x, weights, numerics, with_omega)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     for name, gradient in others.items():
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-10, atol=1e-11, msg=name)
@@ -75,8 +76,8 @@ def test_it_is_the_general_step(shape, scaled, with_omega):
 @pytest.mark.parametrize("shared", [(True, True), (True, False), (False, True)])
 def test_latent_functions_may_share_kernels(shared, scaled, with_omega):
     basis, x, weights, numerics = problem((2, 3), scaled, torch.float64, shared=shared)
-    found, gradients = outcome(Conditional.evaluate, basis, x, weights, numerics, with_omega)
-    expected, others = outcome(Basis.evaluate, basis, x, weights, numerics, with_omega)
+    found, gradients = outcome(by_fused_step, basis, x, weights, numerics, with_omega)
+    expected, others = outcome(by_definition, basis, x, weights, numerics, with_omega)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     for name, gradient in others.items():
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-10, atol=1e-11, msg=name)
@@ -85,15 +86,15 @@ def test_latent_functions_may_share_kernels(shared, scaled, with_omega):
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2)])
 def test_products_with_an_inverse_give_the_same(shape, monkeypatch):
     """What a GPU does, on a CPU."""
-    monkeypatch.setattr(whitening, "substitutes", lambda _: False)
+    monkeypatch.setattr(products, "substitutes", lambda _: False)
     test_it_is_the_general_step(shape, (True, True), True)
     test_latent_functions_may_share_kernels((True, True), (True, True), True)
 
 
 def test_sizes_at_which_triangles_are_cut_in_blocks():
     basis, x, weights, numerics = problem((1, 1), (True, True), torch.float64, points=270)
-    found, gradients = outcome(Conditional.evaluate, basis, x, weights, numerics, True)
-    expected, others = outcome(Basis.evaluate, basis, x, weights, numerics, True)
+    found, gradients = outcome(by_fused_step, basis, x, weights, numerics, True)
+    expected, others = outcome(by_definition, basis, x, weights, numerics, True)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
     for name, gradient in others.items():
         size = gradient.abs().max()
@@ -102,8 +103,8 @@ def test_sizes_at_which_triangles_are_cut_in_blocks():
 
 def test_single_precision():
     basis, x, weights, numerics = problem((2, 1), (True, True), torch.float32)
-    found, gradients = outcome(Conditional.evaluate, basis, x, weights, numerics, True)
-    expected, others = outcome(Basis.evaluate, basis, x, weights, numerics, True)
+    found, gradients = outcome(by_fused_step, basis, x, weights, numerics, True)
+    expected, others = outcome(by_definition, basis, x, weights, numerics, True)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     for name, gradient in others.items():
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-3, atol=1e-4, msg=name)
@@ -116,5 +117,5 @@ def test_a_failed_factorisation_of_either_kernel_is_noted():
         with torch.no_grad():
             basis.inducing[1, :, 1:] = basis.inducing[1, :, :1]  # all points of one replicate coincide
         basis.mean_jitter = 0.0 if broken == "mean_kernel" else 1e-3
-        basis.evaluate(x, None, numerics)
+        evaluate(basis, x, None, numerics)
         assert numerics.failed.tolist() == [False, True]

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from duogp.bases import Hybrid
-from duogp.bases.base import Basis
 from duogp.kernels import RBF, Scale
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import batched
 from duogp.variational import CholeskyQ
+from helpers.fused_steps import by_definition, by_fused_step
 
 POINTS, MEAN_POINTS, ROWS, DIMS = 7, 11, 6, 3
 
@@ -39,12 +39,12 @@ def test_it_is_the_general_step(replicates, scaled, orthogonal, columns):
 
     def outcome(evaluate):
         basis.zero_grad()
-        f, penalties = evaluate(basis, x, None, Numerics(replicates, 1e-2))
+        f, penalties = evaluate(basis, x, Numerics(replicates, 1e-2))
         loss = sum((part * w).sum() for part, w in zip(f, weights, strict=True)) + 0.7 * penalties.kl.sum()
         loss.backward()
         return loss.detach(), {name: p.grad.clone() for name, p in basis.named_parameters()}
 
-    (found, gradients), (expected, others) = outcome(Hybrid.evaluate), outcome(Basis.evaluate)
+    (found, gradients), (expected, others) = outcome(by_fused_step), outcome(by_definition)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     for name, gradient in others.items():
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-10, atol=1e-11, msg=name)

@@ -18,6 +18,7 @@ from duogp.bases import Basis, Conditional, Coupled, Separate, TwoBlock
 from duogp.models.model import Batch, Model
 from duogp.variational import BlockQ, ShrunkQ
 from helpers import dense
+from helpers.devices import placed
 from helpers.random_models import OBJECTIVES, QS, Parts, learned
 
 
@@ -119,7 +120,7 @@ def assert_gradient_is_that_of_differences(model: Model, batch: Batch) -> None:
     g = torch.Generator().manual_seed(0)
     model.loss(batch).sum().backward()
     for name, p in learned(model):
-        direction = torch.randn(p.shape, generator=g, dtype=torch.float64)
+        direction = placed(torch.randn(p.shape, generator=g, dtype=torch.float64))
         with torch.no_grad():
             value, ends = p.clone(), []
             for step in (1e-5, -1e-5):

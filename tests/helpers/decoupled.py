@@ -16,6 +16,7 @@ from duogp.models.model import Batch, Model
 from duogp.numerics.parameters import batched
 from helpers.conformance import components, conditional, orthogonal, separate, solve
 from helpers.dense import t
+from helpers.devices import placed
 from helpers.identities import bound_problem
 from helpers.random_models import Parts, Problem, learned
 
@@ -51,7 +52,7 @@ every_basis = pytest.mark.parametrize("name", BASES)
 
 
 def normal(like: Tensor, generator: torch.Generator, scale: float = 1.0) -> Tensor:
-    return scale * torch.randn(like.shape, generator=generator, dtype=torch.float64)
+    return placed(scale * torch.randn(like.shape, generator=generator, dtype=torch.float64))
 
 
 def problem(name: str, likelihood: str = "gaussian", **options: Any) -> Problem:
@@ -64,7 +65,7 @@ def problem(name: str, likelihood: str = "gaussian", **options: Any) -> Problem:
         if isinstance(model.basis, Subspace):
             model.basis.q.raw_root.copy_(normal(model.basis.q.raw_root, generator, 0.6))
     if (make := LIKELIHOODS[likelihood]) is not None:
-        model.likelihood = batched(make(), (model.replicates,)).double()
+        model.likelihood = placed(batched(make(), (model.replicates,)).double())
         y = batch.y.exp().floor() if likelihood == "poisson" else (batch.y > 0).double()
         batch = batch._replace(y=y)
     return Problem(model, batch, x)

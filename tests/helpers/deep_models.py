@@ -26,6 +26,7 @@ from duogp.objectives import Objective, elbo
 from duogp.posterior.deep import DeepGP
 from duogp.posterior.gp import GP
 from duogp.training import History
+from helpers.devices import placed
 from helpers.random_models import learned
 
 close = partial(assert_close, rtol=1e-8, atol=1e-8)
@@ -85,7 +86,7 @@ def deep(
     )
     if rough:
         roughen(model, seeds)
-    return model
+    return placed(model)
 
 
 @torch.no_grad()
@@ -126,7 +127,7 @@ def rows(model: DeepModel, n: int = 10, outputs: int = 1, seeds: list[int] | Non
             y = y.sigmoid()
         xs.append(x)
         ys.append(y)
-    return Batch(torch.stack(xs).to(dtype), torch.stack(ys).to(dtype))
+    return Batch(placed(torch.stack(xs).to(dtype)), placed(torch.stack(ys).to(dtype)))
 
 
 def gp_of(model: Model, cls: type[GP] = DeepGP, classes: np.ndarray | None = None) -> GP:

@@ -18,6 +18,7 @@ from duogp.kernels import Scale
 from duogp.models.model import Batch, Model
 from duogp.objectives import GammaRobust, elbo, predictive, vfitc
 from duogp.variational import BlockQ, CholeskyQ, DiagonalQ, PointQ, Q, ShrunkQ
+from helpers.devices import current, eye
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -50,17 +51,13 @@ def k(kernel: Scale, a: Tensor, b: Tensor) -> Tensor:
     return kernel.variance()[..., None, None] * torch.exp(-0.5 * difference.square().sum(-1))
 
 
-def eye(n: int) -> Tensor:
-    return torch.eye(n, dtype=torch.float64)
-
-
 def t(v: Tensor, A: Tensor) -> Tensor:
     """A v."""
     return (A @ v.unsqueeze(-1)).squeeze(-1)
 
 
 def white(value: Tensor | float, n: int) -> Tensor:
-    return torch.as_tensor(value, dtype=torch.float64)[..., None, None] * eye(n)
+    return torch.as_tensor(value, dtype=torch.float64, device=current())[..., None, None] * eye(n)
 
 
 def jitter_of(model: Model, kernel: Scale, own: float | None = None) -> Tensor:
@@ -82,10 +79,10 @@ def moments(q: Q) -> Gaussian:
     if isinstance(q, DiagonalQ):
         return Gaussian(q.mean, torch.diag_embed(q.std**2))
     if isinstance(q, ShrunkQ):
-        zero = torch.zeros(*q.mean.shape[:-1], q.size, dtype=torch.float64)
+        zero = q.mean.new_zeros(*q.mean.shape[:-1], q.size)
         return Gaussian(zero, q.epsilon * eye(q.size))
     assert isinstance(q, PointQ)
-    return Gaussian(q.mean, torch.zeros(*q.mean.shape[:-1], q.size, q.size, dtype=torch.float64))
+    return Gaussian(q.mean, q.mean.new_zeros(*q.mean.shape[:-1], q.size, q.size))
 
 
 def gaussian_kl(q: Gaussian, p: Gaussian) -> Tensor:
@@ -351,7 +348,7 @@ def data_term(objective: object, y: Tensor, mu: Tensor, r: Tensor, e: Tensor, s2
 def data_terms(model: Model, batch: Batch, f: Dense) -> Tensor:
     residual = f.residual.diagonal(dim1=-2, dim2=-1)
     if model.uses_omega:
-        residual = residual + torch.as_tensor(f.nugget)[..., None]
+        residual = residual + torch.as_tensor(f.nugget, device=current())[..., None]
     explained = f.explained.diagonal(dim1=-2, dim2=-1)
     mu = f.mean + prior_mean(model, batch.x)
     data = data_term(model.objective, batch.y, mu, residual, explained, noise_variance(model, batch))

@@ -1,4 +1,4 @@
-"""Random models for conformance tests: every parameter non-trivial, points well apart, jitter 0, float64."""
+"""Random models on the device of the test: no parameter trivial, points well apart, jitter 0, float64."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import Positive, batched
 from duogp.objectives import GammaRobust, elbo, predictive, vfitc
 from duogp.variational import CholeskyQ, DiagonalQ, PointQ, Q
+from helpers.devices import placed
 
 DIMS = 2
 
@@ -106,7 +107,8 @@ def random_problem(
     y = torch.randn(replicates, latents, n, generator=g, dtype=torch.float64) + x[:, None, :, 0].sin()
     noise = 0.1 + torch.rand(replicates, latents, n, generator=g, dtype=torch.float64) if row_noise else None
     weight = 0.5 + torch.rand(replicates, n, generator=g, dtype=torch.float64) if weights else None
-    return Problem(model, Batch(x, y, noise, weight), x_new)
+    batch = Batch(*(None if part is None else placed(part) for part in (x, y, noise, weight)))
+    return Problem(placed(model), batch, placed(x_new))
 
 
 TYPICAL = {"lengthscale": 0.9, "variance": 1.3, "noise": 0.4}

@@ -16,6 +16,7 @@ from helpers import dense
 from helpers.conformance import close as nearly
 from helpers.conformance import components, orthogonal, solve
 from helpers.dense import Gaussian, inv, k, t
+from helpers.devices import placed
 from helpers.identities import collapsed_value, diagonal
 from helpers.random_models import Parts
 
@@ -37,7 +38,7 @@ def kl(model: Model) -> Tensor:
 
 
 def full_q(size: int, like: Q, mean_size: int | None = None) -> CholeskyQ:
-    return CholeskyQ(size, like.mean.shape[:-1], mean_size=mean_size).double()
+    return placed(CholeskyQ(size, like.mean.shape[:-1], mean_size=mean_size).double())
 
 
 def twin(model: Model, basis: Basis) -> Model:
@@ -52,7 +53,7 @@ def twin(model: Model, basis: Basis) -> Model:
         model.beta1,
         model.beta2,
     )
-    return other.double()
+    return placed(other.double())
 
 
 def coupled_on(model: Model, points: Tensor) -> Model:
@@ -74,8 +75,8 @@ def blocks_of(model: Model) -> tuple[Q, Q]:
 def same_process(a: Model, b: Model, x: Tensor) -> None:
     """Joint mean, joint covariance and penalty."""
     x = x.unsqueeze(-3)
-    mean_a, residual_a, explained_a = a.linear_form().joint(x)
-    mean_b, residual_b, explained_b = b.linear_form().joint(x)
+    mean_a, residual_a, explained_a = a.frozen().joint(x)
+    mean_b, residual_b, explained_b = b.frozen().joint(x)
     close(mean_a, mean_b)
     close(residual_a + explained_a, residual_b + explained_b)
     close(kl(a), kl(b))

@@ -8,10 +8,10 @@ import textwrap
 
 OPTIONAL = (
     *("typer", "rich", "pyarrow", "matplotlib", "safetensors", "pandas", "gpytorch", "linear_operator"),
-    *("botorch", "gymnasium", "rdkit", "selfies"),
+    *("botorch", "gymnasium", "rdkit", "selfies", "duogp_tasks"),
 )
 
-# The finder of installed packages, blind to some: what `pip uninstall` would do to it.
+# The finder of installed packages and of their entry points without some, as after `pip uninstall`.
 BLOCK = f"""
 import sys
 from importlib.machinery import PathFinder
@@ -20,6 +20,11 @@ class Core(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
         return None if name.partition(".")[0] in {OPTIONAL!r} else super().find_spec(name, path, target)
+
+    @classmethod
+    def find_distributions(cls, *context):
+        found = super().find_distributions(*context)
+        return (d for d in found if d.metadata["Name"].replace("-", "_") not in {OPTIONAL!r})
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Core
 """
@@ -61,13 +66,12 @@ def test_optimisation_with_the_core_alone():
         import pytest
         import duogp.bo
         settings = {"num_inducing": 10, "steps": 2, "first_steps": 2, "warm_start": 0, "candidates": 50}
-        found = duogp.bo.optimise("rover-small", "dcsvgp", evaluations=16, initial=8, **settings)
+        found = duogp.bo.optimise("push", "dcsvgp", evaluations=16, initial=8, **settings)
         assert len(found) == 16
         with pytest.raises(ModuleNotFoundError, match=r"pip install 'duogp\\[bo\\]'"):
             duogp.bo.DuoGPModel
-        for task, extra in (("lunar", "lunar"), ("ranolazine", "molecules")):
-            with pytest.raises(ImportError, match=rf"pip install 'duogp\\[{extra}\\]'"):
-                duogp.bo.optimise(task, "random", evaluations=1)
+        with pytest.raises(ModuleNotFoundError, match="pip install 'duogp-tasks'"):
+            duogp.bo.optimise("rover", "random", evaluations=1)
         """
     )
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,10 @@ from duogp.inference.mean_rules import PowerIteration
 from duogp.inference.natural import NaturalGradient
 from duogp.models.model import Batch, Model
 from duogp.variational import BlockQ
+from helpers.devices import placed
 from helpers.random_models import Parts, random_problem
+
+pytestmark = pytest.mark.usefixtures("device")
 
 
 def orth(p: Parts) -> TwoBlock:
@@ -143,7 +146,7 @@ def test_rules_that_a_basis_does_not_have_are_refused():
 
 def test_power_iteration_finds_the_largest_eigenvalue():
     g = torch.Generator().manual_seed(0)
-    A = torch.randn(3, 2, 12, 12, generator=g, dtype=torch.float64)
+    A = placed(torch.randn(3, 2, 12, 12, generator=g, dtype=torch.float64))
     A = A @ A.mT
     power = PowerIteration(A[..., 0])
     for _ in range(60):

@@ -14,7 +14,10 @@ from duogp.inference.closed_form import CollapsedObjective
 from duogp.inference.natural import NaturalGradient, covariance_gradient
 from duogp.models.model import Batch, Model
 from duogp.variational import BlockQ, CholeskyQ
+from helpers.devices import eye, placed
 from helpers.random_models import Parts, random_problem
+
+pytestmark = pytest.mark.usefixtures("device")
 
 
 def solve(p: Parts) -> TwoBlock:
@@ -130,9 +133,9 @@ def test_a_step_that_leaves_the_cone_is_not_taken_and_the_next_is_smaller():
 
 def test_the_gradient_of_the_covariance_is_that_of_its_factor():
     generator = torch.Generator().manual_seed(0)
-    A = torch.randn(2, 5, 5, generator=generator, dtype=torch.float64)
-    S = A @ A.mT + torch.eye(5, dtype=torch.float64)
-    G = torch.randn(2, 5, 5, generator=generator, dtype=torch.float64)
+    A = placed(torch.randn(2, 5, 5, generator=generator, dtype=torch.float64))
+    S = A @ A.mT + eye(5)
+    G = placed(torch.randn(2, 5, 5, generator=generator, dtype=torch.float64))
     root = torch.linalg.cholesky(S).requires_grad_()
     ((root @ root.mT) * G).sum().backward()
     assert_close(covariance_gradient(root.detach(), root.grad), 0.5 * (G + G.mT))

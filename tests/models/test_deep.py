@@ -24,7 +24,10 @@ from duogp.posterior.gp import GP
 from duogp.variational import BlockQ
 from helpers.conformance import assert_gradient_is_that_of_differences
 from helpers.deep_models import close, deep, every_kind, gp_of, gradients, rows
+from helpers.devices import placed
 from helpers.random_models import Parts, random_problem
+
+pytestmark = pytest.mark.usefixtures("device")
 
 # -- one layer ----------------------------------------------------------------------------------------------
 
@@ -81,12 +84,12 @@ def test_one_layer_is_the_shallow_model(name: str, objective: str) -> None:
 def test_one_layer_predicts_as_the_shallow_model(name: str) -> None:
     model, batch, x = random_problem(SHALLOW[name], latents=2, jitter=1e-3)
     shallow, single = gp_of(model, GP), gp_of(as_deep(model))
-    X, y = x[0].numpy(), batch.y[0].mT.numpy()
+    X, y = x[0].numpy(force=True), batch.y[0].mT.numpy(force=True)
     for part in ("mean", "residual", "explained", "noise"):
         np.testing.assert_allclose(
             getattr(single.predict(X), part), getattr(shallow.predict(X), part), rtol=1e-8, atol=1e-8
         )
-    X = batch.x[0].numpy()
+    X = batch.x[0].numpy(force=True)
     np.testing.assert_allclose(single.log_density(X, y), shallow.log_density(X, y), rtol=1e-8)
     np.testing.assert_allclose(single.inducing_points, shallow.inducing_points)
     learned_values = single.hyperparameters()
@@ -127,7 +130,7 @@ def test_penalties_are_summed_over_layers(kind: str) -> None:
     model = deep(kind, layers=3, replicates=2)
     batch = rows(model)
     factors = model.factors()
-    expected = torch.zeros(2, dtype=torch.float64)
+    expected = placed(torch.zeros(2, dtype=torch.float64))
     for layer, f in zip(model.layers, factors, strict=True):
         expected = expected + layer.basis.kl(f, layer.basis.q_of(f)).sum(-1)
     if kind == "dgp-dc":

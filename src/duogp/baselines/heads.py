@@ -1,9 +1,10 @@
-"""What the last layer of a network says about y.
+"""Output heads: p(y | last layer) of one network, and of the mixture of S networks with equal weights.
 
     Gaussian  y ~ N(μ(x), σ²),   σ² = floor + softplus(r(x)), or one learned number for each output
     softmax   y = c with probability ∝ exp(r_c(x))
+    mixture   p(y) = (1/S) Σ_s p_s(y),   E[y] = mean_s μ_s,   Var[y] = var_s μ_s + mean_s σ_s²
 
-Raw outputs are [*, n, width], targets [*, outputs, n]; both broadcast.
+Raw outputs are [*, n, width], targets [*, outputs, n]; both broadcast. A mixture is over the first dimension.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from duogp.metrics import SMALLEST_PROBABILITY
 from duogp.numerics.parameters import Positive
 
 LOG_2PI = math.log(2 * math.pi)
 
 
 class Head(nn.Module, ABC):
-    """Raw outputs to densities of targets."""
+    """The density of targets given raw outputs."""
 
     width: int  # of the network's last layer
 
@@ -33,7 +35,7 @@ class Head(nn.Module, ABC):
 class GaussianHead(Head):
     """A mean and a noise variance for each output, in scaled units."""
 
-    factor: Tensor  # [outputs], what validation rows made of the noise
+    factor: Tensor  # [outputs], multiplies the noise variance; chosen on validation rows
 
     def __init__(self, outputs: int, *, heteroscedastic: bool, floor: float) -> None:
         super().__init__()
@@ -73,3 +75,19 @@ class SoftmaxHead(Head):
 def log_normal(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """log N(y | mean, variance), elementwise."""
     return -0.5 * ((y - mean).square() / variance + variance.log() + LOG_2PI)
+
+
+def mixture_moments(mean: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, variance of the means and mean noise variance of S Gaussians [S, ...]."""
+    return mean.mean(0), mean.var(0, correction=0), noise.mean(0)
+
+
+def log_mean_exp(log_density: Tensor) -> Tensor:
+    """log (1/S) Σ_s exp, over the first dimension."""
+    return log_density.logsumexp(0) - math.log(len(log_density))
+
+
+def mixture_probabilities(raw: Tensor) -> Tensor:
+    """Class probabilities [n, C] of raw outputs [S, n, C], each at least `SMALLEST_PROBABILITY`."""
+    p = raw.softmax(-1).mean(0).clamp_min(SMALLEST_PROBABILITY)
+    return p / p.sum(-1, keepdim=True)

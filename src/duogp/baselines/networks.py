@@ -4,30 +4,33 @@
                    (Lakshminarayanan, Pritzel, Blundell 2017); a pass for each of them
     MC dropout     one network, thinned at random in training and at prediction (Gal, Ghahramani 2016)
 
-Dropout acts on what every hidden layer passes on. In training each row of each step has a mask of its own. At
-prediction there are S masks, drawn once: a pass is then one function of x, so that a row is told the same
-whatever rows stand beside it and however often it is asked.
+Dropout acts on the output of every hidden layer. In training each row of each step has a mask of its own. At
+prediction there are S masks, drawn once: a pass is then one function of x, and the prediction of a row does
+not depend on the other rows or on earlier calls.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from duogp.baselines.heads import Head
-from duogp.baselines.mixture import log_mean_exp
+from duogp.baselines.heads import Head, log_mean_exp
 from duogp.numerics.networks import ACTIVATIONS, MLP, Activation, Normalisation
 from duogp.numerics.parameters import batched
 
-#: Masks that a look at the validation rows takes; all of them would cost more than the epoch before it.
+#: Masks used on validation rows during training; all of them would cost more than the epoch before.
 VALIDATION_PASSES = 10
 
 
 class Committee(nn.Module, ABC):
-    """Networks that are asked together. ``members``: those trained side by side."""
+    """Networks of one shape whose predictions are mixed; ``members`` are trained side by side."""
+
+    num_passes: int  # S, the number of networks that a prediction mixes
 
     def __init__(
         self,
@@ -41,29 +44,16 @@ class Committee(nn.Module, ABC):
     ) -> None:
         super().__init__()
         self.widths = tuple(int(w) for w in widths)
-        self.members = len(seeds)
-        nets = [
-            MLP(
-                inputs,
-                [*self.widths, head.width],
-                activation=activation,
-                normalisation=normalisation,
-                generator=torch.Generator().manual_seed(seed),
-            )
-            for seed in seeds
-        ]
-        self.net = stacked(nets)
+        self.members = self.num_passes = len(seeds)
+        sizes = [*self.widths, head.width]
+        new = partial(MLP, inputs, sizes, activation=activation, normalisation=normalisation)
+        self.net = stacked([new(generator=torch.Generator().manual_seed(seed)) for seed in seeds])
         self.head = batched(head, (self.members,))
 
     @property
     def replicates(self) -> int:
-        """As a model's: how many states early stopping tells apart."""
+        """Number of states that early stopping keeps apart, as of a model."""
         return self.members
-
-    @property
-    @abstractmethod
-    def num_passes(self) -> int:
-        """S, the networks that a prediction mixes."""
 
     @abstractmethod
     def forward(self, x: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
@@ -75,18 +65,14 @@ class Committee(nn.Module, ABC):
 
     @abstractmethod
     def scores(self, x: Tensor, y: Tensor) -> Tensor:
-        """log density of validation rows, x [n, d] and y [outputs, n], that judges a member: [members, n]."""
+        """log density of validation rows, x [n, d] and y [outputs, n], under every member: [members, n]."""
 
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.parameters())
 
 
 class DeepEnsemble(Committee):
-    """E networks, one seed each; member e is the network that its seed alone would have given."""
-
-    @property
-    def num_passes(self) -> int:
-        return self.members
+    """E networks, one seed each; a member does not depend on the others."""
 
     def forward(self, x: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         self.net.observe(x)
@@ -100,7 +86,7 @@ class DeepEnsemble(Committee):
 
 
 class MCDropout(Committee):
-    """One network and S masks for what each of its hidden layers passes on."""
+    """One network, and S masks on the outputs of its hidden layers."""
 
     def __init__(
         self,
@@ -111,25 +97,20 @@ class MCDropout(Committee):
         *,
         dropout: float = 0.05,
         passes: int = 50,
-        activation: Activation = "silu",
-        normalisation: Normalisation = "none",
+        **look: Any,
     ) -> None:
-        super().__init__(inputs, widths, head, [seed], activation=activation, normalisation=normalisation)
-        self.dropout, self._passes = dropout, passes
+        super().__init__(inputs, widths, head, [seed], **look)
+        self.dropout, self.num_passes = dropout, passes
         generator = torch.Generator().manual_seed(seed + 1)  # not the stream that the weights came from
         for i, width in enumerate(self.widths):
             self.register_buffer(f"mask{i}", drop(torch.ones(passes, 1, width), dropout, generator))
-
-    @property
-    def num_passes(self) -> int:
-        return self._passes
 
     def forward(self, x: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         self.net.observe(x)
         return self._run(x, lambda i, h: drop(h, self.dropout, generators[0]))
 
     def passes(self, x: Tensor) -> Tensor:
-        return self._masked(x, self._passes)
+        return self._masked(x, self.num_passes)
 
     def scores(self, x: Tensor, y: Tensor) -> Tensor:
         raw = self._masked(x, VALIDATION_PASSES)
@@ -139,7 +120,7 @@ class MCDropout(Committee):
         return self._run(x.unsqueeze(0), lambda i, h: h * self.get_buffer(f"mask{i}")[:most].to(h.dtype))
 
     def _run(self, h: Tensor, thin: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """As the network itself, with ``thin(i, h)`` on what hidden layer i passes on."""
+        """Raw outputs of the network with ``thin(i, h)`` applied to the output of hidden layer i."""
         *hidden, last = self.net.layers
         for i, layer in enumerate(hidden):
             h = layer(h)
@@ -150,7 +131,7 @@ class MCDropout(Committee):
 
 
 def drop(h: Tensor, rate: float, generator: torch.Generator) -> Tensor:
-    """Each number is 0 with probability ``rate`` and grows by 1 / (1 − rate) otherwise: the mean stays."""
+    """h with each entry set to 0 with probability ``rate``, else divided by 1 − rate: the mean stays."""
     keep = torch.rand(h.shape, generator=generator, device=h.device, dtype=torch.float32) >= rate
     return h * keep / (1 - rate)
 
@@ -159,8 +140,6 @@ def stacked(nets: Sequence[MLP]) -> MLP:
     """Networks of one shape as one whose parameters and buffers lead with [members]."""
     out = batched(nets[0], (len(nets),))
     with torch.no_grad():
-        for both, *own in zip(out.parameters(), *(net.parameters() for net in nets), strict=True):
-            both.copy_(torch.stack(own))
-        for both, *own in zip(out.buffers(), *(net.buffers() for net in nets), strict=True):
-            both.copy_(torch.stack(own))
+        for all_of_them, *own in zip(*((*n.parameters(), *n.buffers()) for n in (out, *nets)), strict=True):
+            all_of_them.copy_(torch.stack(own))
     return out

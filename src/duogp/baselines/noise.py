@@ -1,8 +1,8 @@
-"""The noise level chosen on validation rows, for networks that are thinned at random in training.
+"""Calibration of the noise variance on validation rows, for networks trained with dropout.
 
-Under dropout a learned σ² stands for the noise and for the scatter of the masks; the mixture over masks then
-counts that scatter again. As in Gal and Ghahramani 2016 held-out rows settle it: σ² ← f σ² with the f, one
-for each output, under which the mixture gives them the highest density.
+Under dropout a learned σ² holds the noise and the scatter of the masks; the mixture over masks adds that
+scatter a second time. As in Gal and Ghahramani 2016, σ² ← f σ² with the factor f, one for each output, that
+maximises the mixture's density of the validation rows.
 """
 
 from __future__ import annotations
@@ -10,21 +10,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from duogp.baselines.heads import GaussianHead, log_normal
-from duogp.baselines.mixture import log_mean_exp
+from duogp.baselines.heads import GaussianHead, log_mean_exp, log_normal
 from duogp.baselines.networks import Committee
 from duogp.training.feed import Table
 
-#: What σ² may be multiplied by.
+#: Candidates for f.
 FACTORS = torch.logspace(-2, 1, 61, dtype=torch.float64).tolist()
-#: Fewer rows do not know a noise level, and more do not know it better.
+#: With fewer rows f is not estimated; of more rows, a sample of this size is used.
 FEWEST_ROWS, MOST_ROWS = 20, 5000
 CHUNK = 1024
 
 
 @torch.no_grad()
 def calibrate_noise(network: Committee, table: Table, rows: Tensor) -> Tensor | None:
-    """Set the factor of the head and return it, [outputs]; None where there are too few rows."""
+    """The factor f [outputs], written into the head; None where there are too few rows."""
     head = network.head
     if not isinstance(head, GaussianHead) or len(rows) < FEWEST_ROWS:
         return None

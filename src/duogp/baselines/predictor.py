@@ -1,8 +1,9 @@
-"""A fitted baseline: predictions and densities in the user's units, as a mixture over networks."""
+"""A fitted baseline: predictions and densities of a mixture of networks, in the user's units."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from duogp.baselines import mixture
-from duogp.baselines.heads import GaussianHead
+from duogp.baselines.heads import GaussianHead, log_mean_exp, mixture_moments, mixture_probabilities
 from duogp.baselines.networks import Committee
-from duogp.baselines.settings import NeuralSettings
+from duogp.baselines.options import NeuralSettings
 from duogp.data.columns import rows_of_the_fit
 from duogp.data.labels import as_labels, codes_of
 from duogp.data.scaling import Scaler
@@ -24,57 +24,42 @@ from duogp.training.history import History
 
 #: Activations held at once during prediction, in bytes.
 CHUNK_BYTES = 256 * 2**20
-#: Farther out, in standard deviations, a network is asked about the edge instead: numbers stay finite.
+#: Inputs are clipped here, in standard deviations (or in their own units, unscaled): outputs stay finite.
 FARTHEST = 1e6
 FARTHEST_UNSCALED = 1e30
 
 
+@dataclass(eq=False, repr=False)
 class NeuralPredictor(Saveable):
-    """What `fit_neural` returns; it answers as a fitted `duogp.GP` does.
+    """A mixture of networks with the predictions of a `duogp.GP`; returned by `fit_neural`.
 
-    ``explained`` is how far the networks disagree, ``noise`` what they hold to be noise, and there is no
-    ``residual``: nothing here knows how far a row is from the data.
+    ``explained`` is the variance of the networks' means, ``noise`` the mean of their noise variances, and
+    ``residual`` is zero: the distance of a row from the data has no influence.
     """
 
-    def __init__(
-        self,
-        network: Committee,
-        *,
-        kind: str,
-        settings: NeuralSettings,
-        columns: NDArray[np.bool_],
-        x_scaler: Scaler,
-        y_scaler: Scaler,
-        single_output: bool,
-        history: History,
-        column_names: list[str] | None = None,
-        classes: NDArray | None = None,
-        method: Any = None,
-    ) -> None:
-        self.network = network.eval()
-        self.kind = kind
-        self.method = method  # its line in the registry
-        self.settings = settings
-        self.columns = columns
-        self.x_scaler = x_scaler
-        self.y_scaler = y_scaler
-        self.single_output = single_output
-        self.history = history
-        self.column_names = column_names
-        self.classes = classes  # the labels behind class numbers; None for regression
+    network: Committee
+    _: KW_ONLY
+    kind: str
+    settings: NeuralSettings
+    columns: NDArray[np.bool_]
+    x_scaler: Scaler
+    y_scaler: Scaler
+    single_output: bool
+    history: History
+    column_names: list[str] | None = None
+    classes: NDArray | None = None  # the labels behind class numbers; None for regression
+    method: Any = None  # its line in the registry
+
+    def __post_init__(self) -> None:
+        self.network.eval()
 
     def __repr__(self) -> str:
-        counted = (
-            {"outputs": len(self.y_scaler.scale)} if self.classes is None else {"classes": len(self.classes)}
+        classes, outputs = self.classes, len(self.y_scaler.scale)
+        counted = f"outputs={outputs}" if classes is None else f"classes={len(classes)}"
+        return (
+            f"NeuralPredictor(method={self.kind!r}, inputs={len(self.columns)}, {counted}, "
+            f"widths={self.network.widths}, passes={self.network.num_passes})"
         )
-        parts = {
-            "method": self.kind,
-            "inputs": len(self.columns),
-            **counted,
-            "widths": self.network.widths,
-            "passes": self.network.num_passes,
-        }
-        return f"NeuralPredictor({', '.join(f'{name}={value!r}' for name, value in parts.items())})"
 
     @torch.no_grad()
     def predict(self, X: Any) -> Prediction | ClassPrediction:
@@ -84,7 +69,7 @@ class NeuralPredictor(Saveable):
             return self._class_prediction(x)
         head = self.network.head
         assert isinstance(head, GaussianHead)
-        parts = [mixture.moments(*head.moments(raw)) for raw in self._passes(x)]
+        parts = [mixture_moments(*head.moments(raw)) for raw in self._passes(x)]
         mean, explained, noise = (torch.cat(p, -1).mT.cpu().numpy() for p in zip(*parts, strict=True))
         scale = self.y_scaler.scale
         return Prediction(
@@ -122,17 +107,15 @@ class NeuralPredictor(Saveable):
             raise ValueError(f"y has shape {target.shape}, predictions have {(len(x), outputs)}")
         scaled = self.y_scaler.transform(target.reshape(len(x), outputs).astype(np.float64))
         ys = torch.as_tensor(scaled, device=x.device).mT
-        out, start = [], 0
+        out: list[Tensor] = []
         for raw in self._passes(x):
-            rows = raw.shape[-2]
-            density = self.network.head.log_prob(raw, ys[:, start : start + rows])
-            out.append(mixture.log_mean_exp(density))
-            start += rows
+            start = sum(map(len, out))
+            out.append(log_mean_exp(self.network.head.log_prob(raw, ys[:, start : start + raw.shape[-2]])))
         return torch.cat(out).cpu().numpy() - np.log(self.y_scaler.scale).sum()
 
     @torch.no_grad()
     def hyperparameters(self) -> dict[str, Any]:
-        """What was chosen and learned beside the weights; noise variances in scaled units."""
+        """Sizes of the networks and learned noise variances, in scaled units."""
         out: dict[str, Any] = {
             "widths": list(self.network.widths),
             "members": self.network.members,
@@ -150,7 +133,7 @@ class NeuralPredictor(Saveable):
     # -- helpers ---------------------------------------------------------------------------------------------
 
     def _passes(self, x: Tensor) -> Iterator[Tensor]:
-        """Raw outputs [S, rows, width] in float64, piece by piece."""
+        """Raw outputs [S, rows, width] in float64, for consecutive pieces of the rows."""
         size = 4 * x.element_size() * self.network.num_passes * max(*self.network.widths, x.shape[1])
         for piece in x.split(max(64, CHUNK_BYTES // size)):
             yield self.network.passes(piece).double()
@@ -159,8 +142,8 @@ class NeuralPredictor(Saveable):
         assert self.classes is not None
         parts = []
         for raw in self._passes(x):
-            latent = raw - raw.mean(-1, keepdim=True)  # softmax sees differences alone
-            parts.append((mixture.probabilities(raw), latent.mean(0), latent.var(0, correction=0)))
+            latent = raw - raw.mean(-1, keepdim=True)  # softmax depends on differences alone
+            parts.append((mixture_probabilities(raw), latent.mean(0), latent.var(0, correction=0)))
         p, mean, explained = (torch.cat(part).cpu().numpy() for part in zip(*parts, strict=True))
         return ClassPrediction(p, self.classes, mean, np.zeros_like(mean), explained)
 
@@ -176,7 +159,7 @@ class NeuralPredictor(Saveable):
 
 
 def scaled_inputs(X: NDArray, scaler: Scaler) -> NDArray[np.float64]:
-    """Standardised inputs stop where networks lose their numbers; those in units of their own much later."""
+    """X in scaled units, clipped at `FARTHEST` (`FARTHEST_UNSCALED` where the scaler is the identity)."""
     unscaled = bool((scaler.scale == 1).all() and (scaler.shift == 0).all())
     limit = FARTHEST_UNSCALED if unscaled else FARTHEST
     with np.errstate(over="ignore"):

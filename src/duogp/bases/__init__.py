@@ -4,7 +4,7 @@ from duogp.bases.base import Basis
 from duogp.bases.conditional import Conditional
 from duogp.bases.coupled import Coupled
 from duogp.bases.exact import Exact
-from duogp.bases.frozen import LinearForm, Probe
+from duogp.bases.frozen import FrozenPosterior, Probe
 from duogp.bases.hybrid import Hybrid
 from duogp.bases.layer_components import LayerComponents
 from duogp.bases.marginals import Features, Marginals, Penalties, clamp_variance
@@ -19,9 +19,9 @@ __all__ = [
     "Coupled",
     "Exact",
     "Features",
+    "FrozenPosterior",
     "Hybrid",
     "LayerComponents",
-    "LinearForm",
     "Marginals",
     "Penalties",
     "Probe",

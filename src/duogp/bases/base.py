@@ -1,42 +1,80 @@
-"""The contract of a basis: one row of the table in the README.
+"""The contract of a basis: four methods and a few traits.
 
-A basis splits its work at x. `factors` holds everything that does not see x (Cholesky factors and their
-products); `features` whitens x with them; q(u) turns features into marginals; `penalties` says what the
-posterior costs; `linear_form` freezes it all for prediction. Adding a basis is writing these four.
+`factors` gives all that does not depend on x (Cholesky factors and their products), `features` whitens x with
+them, `kl` is the penalty, `frozen` the posterior for prediction. Marginals, training steps, closed forms and
+samples follow from these four and are written once. Hand-written steps (`duogp.fused`) are faster ways to the
+same numbers; a basis does not know of them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
 from torch import Tensor, nn
 
-from duogp.bases.frozen import LinearForm
-from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties, Reading, Recorded, RowMismatch
+from duogp.bases.frozen import FrozenPosterior
+from duogp.bases.marginals import Features, Marginals, Mismatch, Penalties, Recorded, RowMismatch
 from duogp.kernels.base import Kernel
-from duogp.numerics.factorisation import Numerics
+from duogp.numerics.factorisation import Factor, Numerics
 from duogp.variational import Q
+
+if TYPE_CHECKING:
+    from duogp.bases.recipes import Parts
 
 
 class Basis(nn.Module, ABC):
-    """A posterior process over f. Parameters lead with [replicate, latent]."""
+    """A posterior process over f. Parameters lead with [replicate, latent].
+
+    Traits are class attributes; the planner reads them and never asks for a class. A basis that declares
+    nothing is trained by stochastic gradients.
+    """
 
     kernel: Kernel  # the prior's kernel
+    inducing: Tensor  # the points that carry S, [R, latent or 1, M, d]
     q: Q
-    #: set to have `evaluate` leave what it saw in `recorded`
+    #: settings of a fit that `build` reads from ``parts.options``
+    options: tuple[str, ...] = ()
+    #: a second set of points: "none", "optional" (else a copy of the first), "block" (chosen with the first)
+    extra_points: Literal["none", "optional", "block"] = "none"
+    #: number of parameters of the mean: "M", "E" (points of the second set) or "M + E"
+    mean_size = "M"
+    #: whether the optimal q(u) under Gaussian noise is that of `inference.closed_form`: the mean is linear
+    #: in q.mean, the explained variance quadratic in L_S, the KL that of `prior_root` and `mean_prior_root`
+    has_closed_form = False
+    #: whether natural gradients on q(u) are exact: the penalty is KL(q(u) ‖ p(u)), perhaps plus a constant
+    has_natural_gradient = True
+    #: whether there is an Ω, weighed by β₂
+    has_omega = False
+    #: whether mean and explained variance are made of the same features, so that (m, S) is one Gaussian
+    mean_shares_features = True
+    #: whether the points are the training rows themselves, and training maximises the evidence
+    points_are_rows = False
+    #: defaults of training: Adam's rate on the collapsed bound, closed-form steps of the coupled basis to
+    #: start from
+    closed_form_rate = 0.05
+    warm_start_steps = 0
+    #: whether long trainings on a CPU gain by compiling the step (measured)
+    pays_to_compile = False
+    #: whether part of the mean, or all of it, has plain coefficients a instead of whitened ones
+    has_mean_coefficients = False
+    mean_has_plain_coefficients = False
+    #: whether `evaluate` leaves its intermediate values in `recorded`
     keep_record = False
     recorded: Recorded | None = None
-    #: whether the basis has an Ω, weighed by β₂
-    has_omega = False
-    #: whether q's mean weighs the features that S belongs to, so that (m, S) is one Gaussian
-    mean_shares_features = True
+
+    @classmethod
+    def build(cls, parts: Parts) -> Basis:
+        """The basis of a fit from points, kernels and q(u); override it where the constructor differs."""
+        return cls(parts.new_kernel(), parts.inducing, parts.new_q())
+
+    # -- the four methods ------------------------------------------------------------------------------------
 
     @abstractmethod
     def factors(self, numerics: Numerics) -> Any:
-        """Everything that does not depend on x, differentiable."""
+        """All that does not depend on x, differentiable: a tensor or nested named tuples of tensors."""
 
     @abstractmethod
     def features(self, x: Tensor, factors: Any) -> Features:
@@ -47,42 +85,101 @@ class Basis(nn.Module, ABC):
         """KL(q ‖ p), or the penalty of a point q: [R, latent]."""
 
     @abstractmethod
-    def linear_form(self, factors: Any) -> LinearForm:
-        """The frozen posterior."""
+    def frozen(self, factors: Any) -> FrozenPosterior:
+        """The posterior with all that does not depend on x computed."""
+
+    # -- what some bases add ---------------------------------------------------------------------------------
 
     def q_of(self, factors: Any) -> Q:
-        """q at the factors of the moment: a ridge q(u) has a covariance that depends on them."""
+        """q at these factors; another object than `q` where its covariance depends on them (ridge)."""
         return self.q
 
     def prior_root(self, factors: Any) -> Tensor | None:
         """V with VᵀV = P⁻¹ for the prior N(0, P) of the whitened variable; None where P = I."""
         return None
 
+    def mean_prior_root(self, factors: Any) -> Tensor | None:
+        """V with ½‖V m‖² the penalty of q's mean m, where that is not the prior of the covariance."""
+        return self.prior_root(factors)
+
     def prior_mean(self, factors: Any) -> Tensor | None:
-        """Where the prior of the whitened variable is centred, for the optimal q; None at zero."""
+        """Mean of the prior of the whitened variable, for the optimal q; None at zero."""
         return None
 
+    def mismatch(
+        self, x: Tensor, features: Features, factors: Any, numerics: Numerics
+    ) -> tuple[Features, Mismatch | RowMismatch] | None:
+        """The features with Ω's nugget, and the difference of conditional means; None without an Ω."""
+        return None
+
+    def omega_scale(self, rows: int, num_data: Tensor) -> Tensor | float:
+        """Factor from Ω of a batch of so many rows to Ω of the objective."""
+        return 1.0
+
+    def collapsed_omega_scale(self, chunks: int) -> float:
+        """Factor of Ω in the collapsed bound, where it is summed over so many chunks of rows."""
+        return 1.0
+
     def draw(self, generators: Sequence[torch.Generator]) -> None:
-        """Draw what the next step needs to draw (outside the captured step); one generator a replicate."""
+        """Draw the random numbers of the next step (outside the captured step); one generator a replicate."""
+
+    def use_all_columns(self) -> None:
+        """Replace random estimates of quadratic forms by their exact values, for steps on all rows."""
+
+    def initialise(self, generators: Sequence[torch.Generator], mean_scale: float = 1e-3) -> None:
+        """Put q next to the prior; one generator for each replicate."""
+        self.q.perturb_mean(mean_scale, generators)
+
+    def start_at_prior(self, numerics: Numerics) -> None:
+        """Set S to the prior's covariance, where q does not start there by itself."""
+
+    def start_from(self, source: Basis) -> None:
+        """Take over points and q(u) of a coupled basis, as far as they fit."""
+        own = self.inducing
+        if own.shape == source.inducing.shape:
+            own.data.copy_(source.inducing)
+        first, _ = self.q.parts()[0]  # a second block starts at its prior
+        q = source.q
+        if first.size == q.size and (self.mean_shares_features or first.mean.shape == q.mean.shape):
+            mean = torch.zeros_like(first.mean)
+            mean[..., : q.size] = q.mean
+            first.set_(mean, q.root())
+
+    def mean_rules(self) -> tuple[str, ...]:
+        """Names of the steps of `inference.mean_rules` for a mean that S does not belong to."""
+        return ()
+
+    def kernels(self) -> dict[str, Kernel]:
+        """Kernels by role: "covariance" (the prior's) and, where the mean has one of its own, "mean"."""
+        return {"covariance": self.kernel}
+
+    def hyperparameters(self) -> dict[str, Tensor]:
+        """Further quantities of interest, by name, beside those of the kernels and the noise."""
+        return {}
+
+    @property
+    def num_points(self) -> int | tuple[int, int]:
+        """Inducing points; of a basis that is grown in two blocks those of the mean and of the covariance."""
+        return self.q.size
+
+    def whitening_factor(self, numerics: Numerics) -> Factor | None:
+        """L with u = f(Z) = L v, v the whitened variable; None where q is not over one block of points."""
+        return None
 
     def num_variational_parameters(self) -> int:
         """Variational parameters of one latent function."""
         return self.q.num_parameters()
 
-    def mismatch(
-        self, x: Tensor, features: Features, factors: Any, numerics: Numerics
-    ) -> tuple[Features, Mismatch | RowMismatch] | None:
-        """What Ω of these rows is made of, and the features as Ω wants them; None without an Ω."""
-        return None
+    # -- what follows ----------------------------------------------------------------------------------------
 
-    def omega_scale(self, rows: int, num_data: Tensor) -> Tensor | float:
-        """What Ω of a batch of so many rows is multiplied by."""
-        return 1.0
-
+    @final
     def marginals(self, x: Tensor, factors: Any) -> Marginals:
+        """q(f(x)) at x [R, 1, n, d], without the prior mean."""
         return self.marginals_of(self.features(x, factors), self.q_of(factors))
 
+    @final
     def marginals_of(self, features: Features, q: Q) -> Marginals:
+        """mean ψᵀm (+ offset), residual as given, explained φᵀSφ."""
         mean = q.mean_of(features.mean)
         return Marginals(
             mean=mean if features.offset is None else mean + features.offset,
@@ -90,20 +187,11 @@ class Basis(nn.Module, ABC):
             explained=q.variance_of(features.explained),
         )
 
+    @final
     def evaluate(
-        self,
-        x: Tensor,
-        factors: Any | None,
-        numerics: Numerics,
-        *,
-        with_omega: bool = False,
-        reading: Reading = "parts",
+        self, x: Tensor, factors: Any, numerics: Numerics, *, with_omega: bool = False
     ) -> tuple[Marginals, Penalties]:
-        """Marginals and penalties of one batch, sharing features; ``factors`` None: those of the moment.
-
-        ``reading``: what of the variance will be looked at; a basis may spare itself the rest.
-        """
-        factors = self.factors(numerics) if factors is None else factors
+        """Marginals and penalties of one batch x [R, 1, n, d], which share factors and features."""
         features, q = self.features(x, factors), self.q_of(factors)
         omega = None
         if with_omega and (found := self.mismatch(x, features, factors, numerics)) is not None:
@@ -114,10 +202,6 @@ class Basis(nn.Module, ABC):
             marginals.explained.retain_grad()
             self.recorded = Recorded(x, factors, features, marginals.explained)
         return marginals, Penalties(self.kl(factors, q).sum(-1), omega)
-
-    def initialise(self, generators: Sequence[torch.Generator], mean_scale: float = 1e-3) -> None:
-        """Put q next to the prior; one generator for each replicate."""
-        self.q.perturb_mean(mean_scale, generators)
 
 
 def with_density_offset(penalty: Tensor, q: Q, half_log_det: Tensor) -> Tensor:

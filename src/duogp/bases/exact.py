@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis
-from duogp.bases.frozen import LinearForm, Probe
+from duogp.bases.frozen import FrozenPosterior, Probe
 from duogp.bases.marginals import Features
 from duogp.kernels.base import Kernel
+from duogp.kernels.compose import Scale
 from duogp.likelihoods import GaussianLikelihood
 from duogp.numerics.factorisation import Factor, Numerics, norm2
 from duogp.variational import PointQ, Q
@@ -28,6 +29,11 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 class Exact(Basis):
+    """The prior conditioned on all training rows X. ``likelihood``: the model's own, whose noise is Σ."""
+
+    has_closed_form = True
+    has_natural_gradient = False
+    points_are_rows = True
     row_noise: Tensor | None
     weight: Tensor | None
     replicate_buffers = ("row_noise", "weight")
@@ -85,10 +91,10 @@ class Exact(Basis):
         white = factors.L_inv @ target.to(factors.L).unsqueeze(-1)
         self.q.mean.copy_(white.squeeze(-1))
 
-    def linear_form(self, factors: Factor) -> LinearForm:
+    def frozen(self, factors: Factor) -> FrozenPosterior:
         probe = Probe(self.kernel, self.inducing.detach())
         nothing = factors.L.new_zeros(*factors.L.shape[:-2], 1, factors.L.shape[-1])
-        return LinearForm(
+        return FrozenPosterior(
             prior=self.kernel,
             mean_probe=probe,
             mean_weights=(factors.L_inv.mT @ self.q.mean.to(factors.L).unsqueeze(-1)).squeeze(-1),
@@ -98,6 +104,15 @@ class Exact(Basis):
             explained_probe=probe,
             explained_root=nothing,
         )
+
+    def start_from(self, source: Basis) -> None:
+        """Nothing: its points are the rows, and q(u) is what they say."""
+
+    def hyperparameters(self) -> dict[str, Tensor]:
+        """λ = noise / output scale of Bayesian kernel ridge regression, where the kernel has a scale."""
+        if not isinstance(self.kernel, Scale):
+            return {}
+        return {"ridge_penalty": self.likelihood.noise().double() / self.kernel.variance().double()}
 
     def num_variational_parameters(self) -> int:
         return 0

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from duogp.bases.frozen_products import SymmetricForm, WeighedMean
-from duogp.bases.marginals import Marginals
+from duogp.bases.marginals import Marginals, TotalMarginals
 from duogp.kernels.base import Kernel
 from duogp.numerics.factorisation import norm2, project
 
@@ -36,7 +36,7 @@ class Probe:
 
 
 @dataclass(frozen=True, eq=False)
-class LinearForm:
+class FrozenPosterior:
     """A posterior frozen into kernel evaluations and matrix products. Shapes lead with [R, latent]."""
 
     prior: Kernel
@@ -59,19 +59,17 @@ class LinearForm:
             explained=norm2(self.explained_root @ k[self.explained_probe]),
         )
 
-    def whole(self, x: Tensor) -> Marginals:
-        """The same with all of the variance in one part, by one product instead of two where probes agree.
+    def total_marginals(self, x: Tensor) -> TotalMarginals:
+        """Mean and variance of every row, by one product instead of two where probes agree.
 
         k(x, x) + k_e TᵀT k_e − k_r WᵀW k_r = k(x, x) + k(x, Z) C k(Z, x),    C = TᵀT − WᵀW
         """
         if self.residual_probe is not self.explained_probe:
             f = self.marginals(x)
-            mean, variance = f.mean, f.variance
-        else:
-            k = self._change.columns(x)  # of unit variance, which a mean on the same points can weigh too
-            variance = self.prior.diag(x) + self._change.at(k)
-            mean = self._mean.weigh(k) if self.mean_probe is self.explained_probe else self._mean(x)
-        return Marginals(mean, variance.new_zeros(()).expand_as(variance), variance)
+            return TotalMarginals(f.mean, f.variance)
+        k = self._change.columns(x)  # of unit variance, which a mean on the same points can weigh too
+        mean = self._mean.weigh(k) if self.mean_probe is self.explained_probe else self._mean(x)
+        return TotalMarginals(mean, self.prior.diag(x) + self._change.at(k))
 
     @cached_property
     def _mean(self) -> WeighedMean:

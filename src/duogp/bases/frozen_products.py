@@ -17,10 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duogp.fused.whitening import even_cuts
-from duogp.kernels import Kernel, Scale
+from duogp.kernels import Kernel
 from duogp.kernels.frozen import FrozenColumns
+from duogp.kernels.unit import split_variance
 from duogp.numerics.factorisation import project
+from duogp.numerics.products import even_cuts
 
 #: Rows of C in a block: fewer save more products, and each of them is slower.
 BLOCK_ROWS = 256
@@ -53,8 +54,8 @@ class WeighedMean:
 
     @classmethod
     def of(cls, kernel: Kernel, points: Tensor, weights: Tensor) -> WeighedMean:
-        kernel, variance = _unit(kernel, weights.dtype)
-        weights = weights if variance is None else weights * variance[..., None]
+        kernel, variance = split_variance(kernel)
+        weights = weights if variance is None else weights * variance.to(weights)[..., None]
         return cls(Columns.of(kernel, points), weights)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -73,9 +74,9 @@ class SymmetricForm:
 
     @classmethod
     def of(cls, kernel: Kernel, points: Tensor, C: Tensor) -> SymmetricForm:
-        kernel, variance = _unit(kernel, C.dtype)
+        kernel, variance = split_variance(kernel)
         if variance is not None:
-            C = C * variance.square()[..., None, None]
+            C = C * variance.to(C).square()[..., None, None]
         M = C.shape[-1]
         return cls(
             Columns.of(kernel, points),
@@ -96,11 +97,6 @@ class SymmetricForm:
             parts.append(product.sum(-2))
             begin = end
         return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
-
-
-def _unit(kernel: Kernel, dtype: torch.dtype) -> tuple[Kernel, Tensor | None]:
-    """A kernel without its variance, and that variance."""
-    return (kernel.kernel, kernel.variance().to(dtype)) if isinstance(kernel, Scale) else (kernel, None)
 
 
 def _below(C: Tensor, begin: int, end: int) -> Tensor:

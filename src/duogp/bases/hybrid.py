@@ -21,16 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis
-from duogp.bases.frozen import LinearForm, Probe
-from duogp.bases.marginals import Features, Marginals, Penalties, Reading
-from duogp.fused.whitening import BesideTheLast, carry_out
-from duogp.kernels import Scale
+from duogp.bases.frozen import FrozenPosterior, Probe
+from duogp.bases.marginals import Features
 from duogp.kernels.base import Kernel
 from duogp.numerics.factorisation import Factor, Numerics, norm2, project
-from duogp.variational import CholeskyQ, Q
-
-#: Columns come in multiples of this.
-ALIGNED = 8
+from duogp.variational import Q
 
 
 class HybridFactors(NamedTuple):
@@ -40,8 +35,10 @@ class HybridFactors(NamedTuple):
 
 
 class Hybrid(Basis):
-    """``columns``: how many columns of k(γ, γ) a step sees; None: all of them."""
+    """q(u) on β, and coefficients a on γ. ``columns``: columns of k(γ, γ) in one step; None: all of them."""
 
+    has_closed_form = True
+    has_mean_coefficients = True
     columns_index: Tensor | None
     replicate_buffers = ("columns_index",)
 
@@ -83,55 +80,19 @@ class Hybrid(Basis):
         self.columns_index.copy_(self._order[:, self._drawn : self._drawn + count])
         self._drawn += count
 
+    def mean_rules(self) -> tuple[str, ...]:
+        return "exact", "diagonal"
+
+    def use_all_columns(self) -> None:
+        self.columns_index = None
+
     def factors(self, numerics: Numerics) -> HybridFactors:
         z, gamma, a = self.inducing.double(), self.mean_inducing.double(), self.a.double()
         beta = numerics.factor(self.kernel(z, z))
         lift = (beta.L_inv.double() @ project(self.kernel(gamma, z), a).unsqueeze(-1)).squeeze(-1)
-        return HybridFactors(beta, lift, self._quadratic(self.kernel, gamma, a) - lift.square().sum(-1))
+        return HybridFactors(beta, lift, self.quadratic(self.kernel, gamma, a) - lift.square().sum(-1))
 
-    def evaluate(
-        self,
-        x: Tensor,
-        factors: HybridFactors | None,
-        numerics: Numerics,
-        *,
-        with_omega: bool = False,
-        reading: Reading = "parts",
-    ) -> tuple[Marginals, Penalties]:
-        """A training step with a free S is whitened and projected in one, φ_γa as one more column of φ."""
-        z, gamma, a = self.inducing, self.mean_inducing, self.a
-        alone = a.shape[:-1] == z.shape[:-2] == (x.shape[0], 1)
-        if factors is not None or self.keep_record or type(self.q) is not CholeskyQ or not alone:
-            return super().evaluate(x, factors, numerics, with_omega=with_omega, reading=reading)
-        base = self.kernel.kernel if isinstance(self.kernel, Scale) else self.kernel
-        n = x.shape[-2]
-        K, _ = numerics.jittered(base(z.double(), z.double()))
-        column = project(base(gamma, z), a).unsqueeze(-1)  # it is whitened in this precision too
-        k, root = base(z, x), self.q.root()
-        # Products of matrices whose rows begin anywhere are slow on a GPU.
-        idle = column.new_zeros(*column.shape[:-1], -(n + 1) % ALIGNED)
-        found = carry_out(BesideTheLast(), K, torch.cat([k, idle, column], -1), self.q.mean, root)
-        *parts, info = found
-        numerics.note(info)
-        (mu, lifted), (norm, _), (explained, _), (along, length) = (
-            (part[..., :n], part[..., -1:]) for part in parts
-        )
-        length = length.squeeze(-1).double()
-        mean = project(base(gamma, x), a)
-        quadratic = self._quadratic(base, gamma.double(), a.double()) - length
-        # φ and φ_γa grow with the root of the kernel's variance.
-        variance = self.kernel.variance().to(x.dtype) if isinstance(self.kernel, Scale) else x.new_ones(1)
-        kl = self.q.penalty(root) + 0.5 * variance * quadratic
-        if self.orthogonal:
-            mean = mean - along
-        else:
-            kl = kl + variance.sqrt() * lifted.squeeze(-1) + 0.5 * variance * length
-        variance = variance.unsqueeze(-1)
-        mean = variance.sqrt() * mu + variance * mean
-        f = Marginals(mean, variance * (base.diag(x) - norm), variance * explained)
-        return f, Penalties(kl.sum(-1))
-
-    def _quadratic(self, kernel: Kernel, gamma: Tensor, a: Tensor) -> Tensor:
+    def quadratic(self, kernel: Kernel, gamma: Tensor, a: Tensor) -> Tensor:
         """aᵀ k(γ, γ) a, or an unbiased estimate from some of its columns."""
         if self.columns_index is None:
             return (project(kernel(gamma, gamma), a) * a).sum(-1)
@@ -161,12 +122,12 @@ class Hybrid(Basis):
     def num_variational_parameters(self) -> int:
         return self.q.num_parameters() + self.a.shape[-1]
 
-    def linear_form(self, factors: HybridFactors) -> LinearForm:
+    def frozen(self, factors: HybridFactors) -> FrozenPosterior:
         L_inv = factors.beta.L_inv
         of_beta = Probe(self.kernel, self.inducing.detach())
         m = self.q.mean.to(L_inv) - factors.lift.to(L_inv) if self.orthogonal else self.q.mean.to(L_inv)
         weights = (L_inv.mT @ m.unsqueeze(-1)).squeeze(-1)
-        return LinearForm(
+        return FrozenPosterior(
             prior=self.kernel,
             mean_probe=Probe(self.kernel, torch.cat([self.inducing, self.mean_inducing], -2).detach()),
             mean_weights=torch.cat([weights, self.a.to(weights)], -1),

@@ -1,4 +1,4 @@
-"""What a basis says about f: its marginals, the features behind them, and what it costs."""
+"""The types that a basis returns: marginals of f, the features behind them, penalties."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from duogp.variational import Q
 
 
-#: What of the variances will be read: both parts, their sum, or that sum over all rows, one like the other.
-#: What will not be read may be anything that leaves the rest as it is.
-Reading = Literal["parts", "whole", "total"]
+#: What an objective reads of the variances: both parts of every row (`Marginals`), the variance of every row
+#: (`TotalMarginals` is enough), or only its sum over all rows (`VarianceSum` is enough).
+Reads = Literal["parts", "variance", "sum"]
 
 
 class Marginals(NamedTuple):
@@ -29,6 +29,24 @@ class Marginals(NamedTuple):
         return self.residual + self.explained
 
 
+class TotalMarginals(NamedTuple):
+    """q(f(x)) at n points, its variance as one number per row."""
+
+    mean: Tensor  # [..., latent, n]
+    variance: Tensor  # [..., latent, n]
+
+
+class VarianceSum(NamedTuple):
+    """The means of q(f(x)) at n points and the sum of their variances; single variances are not available."""
+
+    mean: Tensor  # [..., latent, n]
+    total: Tensor  # [..., latent]  Σ over rows
+
+
+#: What a step may return, depending on what the objective reads.
+Moments = Marginals | TotalMarginals | VarianceSum
+
+
 class Features(NamedTuple):
     """Whitened features of x: the mean is linear in one set, the explained variance quadratic in another."""
 
@@ -40,7 +58,10 @@ class Features(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What a step saw, for optimisers that need curvature: after backward, `explained` has its gradient."""
+    """Inputs, factors, features and explained variance of one step, for optimisers that need curvature.
+
+    After the backward pass `explained` has its gradient.
+    """
 
     x: Tensor
     factors: Any
@@ -49,7 +70,7 @@ class Recorded(NamedTuple):
 
 
 class Mismatch(NamedTuple):
-    """Where the conditional means of two kernels differ on some rows: Ω = ½ tr Dᵀ K̃⁻¹ D (S + mmᵀ)."""
+    """The difference D of the conditional means of two kernels on n rows: Ω = ½ tr Dᵀ K̃⁻¹ D (S + mmᵀ)."""
 
     residual: Tensor  # K̃ with its nugget, float64 [..., n, n]
     D: Tensor  # [..., n, M]
@@ -67,7 +88,7 @@ class Mismatch(NamedTuple):
 
 
 class RowMismatch(NamedTuple):
-    """The same with the rows taken one by one: Ω = ½ Σ dᵢᵀ(S + mmᵀ)dᵢ / rᵢ (MATH §11 B6)."""
+    """`Mismatch` with K̃ replaced by its diagonal: Ω = ½ Σ dᵢᵀ(S + mmᵀ)dᵢ / rᵢ (MATH §11 B6)."""
 
     residual: Tensor  # r with its nugget [..., n]
     D: Tensor  # [..., n, M]
@@ -81,14 +102,14 @@ class RowMismatch(NamedTuple):
 
 
 class Penalties(NamedTuple):
-    """What the posterior pays for leaving the prior, per replicate."""
+    """KL and Ω, summed over latent functions, per replicate [R]."""
 
     kl: Tensor  # weighed by β₁
     omega: Tensor | None = None  # weighed by β₂; None where the basis has none or β₂ = 0
 
 
 def clamp_variance(variance: Tensor, prior: Tensor) -> Tensor:
-    """A variance that is about to be rooted or reported: floored at rounding level, gradients untouched.
+    """The variance floored at rounding level, for roots and reports; gradients pass unchanged.
 
     Straight-through, floor 8u·k(x, x) (MATH §11 C5). Never used inside a Gaussian objective.
     """

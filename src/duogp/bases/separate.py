@@ -13,7 +13,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis, with_density_offset
-from duogp.bases.frozen import LinearForm, Probe
+from duogp.bases.frozen import FrozenPosterior, Probe
 from duogp.bases.marginals import Features
 from duogp.kernels.base import Kernel
 from duogp.numerics.factorisation import Factor, Numerics, norm2
@@ -26,6 +26,9 @@ class SeparateFactors(NamedTuple):
 
 
 class Separate(Basis):
+    """q.mean on Z_μ, S on Z_σ. ``mean_kernel``: of the mean; the covariance's where None."""
+
+    has_closed_form = True
     mean_shares_features = False
 
     def __init__(
@@ -58,10 +61,19 @@ class Separate(Basis):
     def kl(self, factors: SeparateFactors, q: Q) -> Tensor:
         return with_density_offset(q.penalty(), q, factors.mean.half_log_det())
 
-    def linear_form(self, factors: SeparateFactors) -> LinearForm:
+    def kernels(self) -> dict[str, Kernel]:
+        shared = self.mean_kernel is self.kernel
+        return super().kernels() | ({} if shared else {"mean": self.mean_kernel})
+
+    def start_from(self, source: Basis) -> None:
+        if self.mean_inducing.shape == source.inducing.shape:
+            self.mean_inducing.data.copy_(source.inducing)
+        super().start_from(source)
+
+    def frozen(self, factors: SeparateFactors) -> FrozenPosterior:
         probe = Probe(self.kernel, self.inducing.detach())
         mean, covariance = factors
-        return LinearForm(
+        return FrozenPosterior(
             prior=self.kernel,
             mean_probe=Probe(self.mean_kernel, self.mean_inducing.detach()),
             mean_weights=(mean.L_inv.mT @ self.q.mean.to(mean.L).unsqueeze(-1)).squeeze(-1),  # L_μ⁻ᵀ m

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis
-from duogp.bases.frozen import LinearForm, Probe
+from duogp.bases.frozen import FrozenPosterior, Probe
 from duogp.bases.marginals import Features
 from duogp.bases.subspace_prior import SubspaceState, squared_norm, subspace_kl
 from duogp.kernels.base import Kernel
@@ -41,7 +41,13 @@ NYSTROM_NUGGET = 1e-2
 
 
 class SubspaceQ(Q):
-    """What the optimiser sees: a₀ and L₀. Mean and covariance need the kernel, see `Subspace.q_of`."""
+    """The raw coefficients a₀ and L₀. Mean and covariance depend on the kernel, see `Subspace.q_of`."""
+
+    covariance_formula = "M²"
+
+    @staticmethod
+    def covariance_size(m: int) -> int:
+        return m * m
 
     def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
         nn.Module.__init__(self)
@@ -117,6 +123,8 @@ class Subspace(Basis):
     against instead of the kernel's own prior, as `state` gave it yesterday.
     """
 
+    has_natural_gradient = False
+    mean_has_plain_coefficients = True
     mean_shares_features = False
     columns_index: Tensor | None
     replicate_buffers = ("columns_index", *(f"prior_{name}" for name in SubspaceState._fields))
@@ -177,6 +185,11 @@ class Subspace(Basis):
     def initialise(self, generators: Sequence[torch.Generator], mean_scale: float = 1e-6) -> None:
         self.q.perturb_mean(mean_scale, generators)
 
+    def start_from(self, source: Basis) -> None:
+        """The points only: the coefficients are of another kind."""
+        if self.inducing.shape == source.inducing.shape:
+            self.inducing.data.copy_(source.inducing)
+
     def factors(self, numerics: Numerics) -> SubspaceFactors:
         z, a, L = self.inducing.double(), self.q.a0.double(), self.q.raw_root.double()
         beta = numerics.factor(self.kernel(z, z))
@@ -212,10 +225,10 @@ class Subspace(Basis):
             return q.penalty() + 0.5 * norm
         return subspace_kl(self.kernel, self._live_state(factors), self.prior, norm=norm)
 
-    def linear_form(self, factors: SubspaceFactors) -> LinearForm:
+    def frozen(self, factors: SubspaceFactors) -> FrozenPosterior:
         L_inv = factors.beta.L_inv
         of_beta = Probe(self.kernel, self.inducing.detach())
-        return LinearForm(
+        return FrozenPosterior(
             prior=self.kernel,
             mean_probe=Probe(self.kernel, self.mean_points.detach()),
             mean_weights=factors.a.to(L_inv),
@@ -261,6 +274,10 @@ class Subspace(Basis):
         phi = beta.L_inv.double() @ self.kernel(self.inducing.double(), alpha)
         nugget = torch.maximum(beta.jitter.unsqueeze(-1), NYSTROM_NUGGET * variance)
         return phi, (variance - norm2(phi)).clamp_min(0) + nugget
+
+    @property
+    def num_points(self) -> tuple[int, int]:
+        return self.mean_points.shape[-2], self.q.size
 
 
 def nystrom_product(phi: Tensor, D: Tensor, a: Tensor) -> Tensor:

@@ -21,12 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis
-from duogp.bases.frozen import LinearForm, Probe
-from duogp.bases.marginals import Features, Marginals, Penalties, Reading
-from duogp.fused.coupled import marginals_in_one, suits
+from duogp.bases.frozen import FrozenPosterior, Probe
+from duogp.bases.marginals import Features
 from duogp.kernels.base import Kernel
 from duogp.numerics.factorisation import Factor, Numerics, norm2
-from duogp.variational import CentredQ, CholeskyQ, Q, ShrunkQ
+from duogp.variational import CholeskyQ, Q
 
 
 class TwoBlockFactors(NamedTuple):
@@ -36,7 +35,12 @@ class TwoBlockFactors(NamedTuple):
 
 
 class TwoBlock(Basis):
-    """``mean_only``: v keeps its prior covariance (ORTH); q has a mean of size M + M_o, an S of size M."""
+    """u on Z and v ⟂ u on O.
+
+    ``mean_only``: v keeps its prior covariance (ORTH), so q has a mean of size M + M_o and an S of size M.
+    """
+
+    has_closed_form = True
 
     def __init__(
         self, kernel: Kernel, inducing: Tensor, orthogonal: Tensor, q: Q, *, mean_only: bool = False
@@ -56,42 +60,6 @@ class TwoBlock(Basis):
         schur = self.kernel(o, o) - phi_o.double().mT @ phi_o.double()
         return TwoBlockFactors(u, numerics.factor(schur, prior_diagonal=self.kernel.diag(o)), phi_o)
 
-    def evaluate(
-        self,
-        x: Tensor,
-        factors: TwoBlockFactors | None,
-        numerics: Numerics,
-        *,
-        with_omega: bool = False,
-        reading: Reading = "parts",
-    ) -> tuple[Marginals, Penalties]:
-        """In a training step both blocks are one coupled basis on Z ∪ O with a block-diagonal S.
-
-        The factor of k([Z, O], [Z, O]) is [[L, 0], [φ_Oᵀ, C]], so its features are φ and φ_⊥. That v keeps
-        its prior covariance (ORTH) is then S_v = I, whose variance is no longer part of the residual: right
-        where only the whole is read.
-        """
-        in_one = (
-            factors is None
-            and not self.keep_record
-            and all(type(block) in (CholeskyQ, CentredQ, ShrunkQ) for block, _ in self.q.parts())
-            and not (self.mean_only and reading == "parts")
-            and self.inducing.shape[:-2] == self.orthogonal_inducing.shape[:-2]
-            and suits(self.kernel, self.inducing, x)
-        )
-        if not in_one:
-            return super().evaluate(x, factors, numerics, with_omega=with_omega, reading=reading)
-        q, both = self.q, torch.cat([self.inducing, self.orthogonal_inducing], -2)
-        root = q.root()
-        if self.mean_only:
-            size = q.size
-            whole = torch.eye(both.shape[-2], dtype=root.dtype, device=root.device)
-            whole = whole.expand(*root.shape[:-2], *whole.shape).clone()
-            whole[..., :size, :size] = root
-            root = whole
-        f = marginals_in_one(self.kernel, both, x, q.mean, root, numerics, reading=reading)
-        return f, Penalties(q.penalty().sum(-1))
-
     def features(self, x: Tensor, factors: TwoBlockFactors) -> Features:
         phi = factors.u.whiten(self.kernel(self.inducing, x))
         phi_perp = factors.v.whiten(self.kernel(self.orthogonal_inducing, x) - factors.phi_o.mT @ phi)
@@ -100,13 +68,17 @@ class TwoBlock(Basis):
             return Features(mean=both, explained=phi, residual=self.kernel.diag(x) - norm2(phi))
         return Features(mean=both, explained=both, residual=self.kernel.diag(x) - norm2(both))
 
+    def mean_rules(self) -> tuple[str, ...]:
+        joint = all(isinstance(block, CholeskyQ) for block, _ in self.q.parts())
+        return (*(("joint",) if joint else ()), *(("exact",) if self.mean_only else ()))
+
     def q_of(self, factors: TwoBlockFactors) -> Q:
         return self.q.bind(factors.u, self.inducing)
 
     def kl(self, factors: TwoBlockFactors, q: Q) -> Tensor:
         return q.penalty()
 
-    def linear_form(self, factors: TwoBlockFactors) -> LinearForm:
+    def frozen(self, factors: TwoBlockFactors) -> FrozenPosterior:
         """Both feature sets are linear in k([Z, O], x):  [φ; φ_⊥] = W k."""
         u, v, phi_o = factors
         size_u, size_v = u.L.shape[-1], v.L.shape[-1]
@@ -118,7 +90,7 @@ class TwoBlock(Basis):
         of_u = Probe(self.kernel, self.inducing.detach())
         jitter = torch.cat([f.jitter.unsqueeze(-1).expand(f.L.shape[:-1]) for f in (u, v)], -1)
         root = self.q_of(factors).root().to(W)
-        return LinearForm(
+        return FrozenPosterior(
             prior=self.kernel,
             mean_probe=both,
             mean_weights=(W.mT @ self.q.mean.to(W).unsqueeze(-1)).squeeze(-1),

@@ -1,7 +1,7 @@
 """Bayesian optimisation: a BoTorch model over every GP of the registry, and TuRBO around it.
 
-`optimise` and all that it needs stand on the core alone. `DuoGPModel`, `Paths` and `thompson` need BoTorch,
-and are imported when they are asked for.
+`optimise` needs the core alone. `DuoGPModel`, `Paths` and `thompson` need BoTorch, and are imported at their
+first use.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from duogp.bo.surrogates import GPSurrogate, Surrogate
 from duogp.bo.turbo import Turbo
 
 if TYPE_CHECKING:
-    from duogp.bo.model import DuoGPModel, Paths
+    from duogp.bo.botorch_model import DuoGPModel, Paths
     from duogp.bo.pathwise import thompson
 
 __all__ = [
@@ -40,11 +40,11 @@ def __getattr__(name: str) -> Any:
     if name not in _FROM_BOTORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from duogp.bo import model, pathwise
+        from duogp.bo import botorch_model, pathwise
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("botorch", "gpytorch"):
             raise
         raise ModuleNotFoundError(
             f"duogp.bo.{name} needs BoTorch: pip install 'duogp[bo]'", name=error.name
         ) from error
-    return getattr(pathwise if name == "thompson" else model, name)
+    return getattr(pathwise if name == "thompson" else botorch_model, name)

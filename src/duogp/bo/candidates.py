@@ -1,4 +1,4 @@
-"""Points of a cube to start from, to choose among, and the choice itself."""
+"""Initial designs and candidates in the cube [0, 1]^d, and the choice among candidates."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: Coordinates that a candidate changes on average, where there are more than these.
+#: Coordinates in which a candidate differs from the centre on average, where there are more.
 PERTURBED = 20
 
 
 def num_candidates(dims: int) -> int:
+    """Candidates of a trust region in d dimensions, as in TuRBO: min(100 d, 5000)."""
     return min(100 * dims, 5000)
 
 
@@ -25,7 +26,7 @@ def latin_hypercube(n: int, dims: int, rng: np.random.Generator) -> Floats:
 
 
 def trust_box(centre: Floats, length: float, weights: Floats) -> tuple[Floats, Floats]:
-    """Corners of the box with sides L·w around a point, cut to the cube."""
+    """Lower and upper corner of the box with sides L·w around a point, cut to the cube."""
     half = 0.5 * length * weights
     return np.clip(centre - half, 0.0, 1.0), np.clip(centre + half, 0.0, 1.0)
 
@@ -39,18 +40,13 @@ def normalised_weights(lengthscales: Floats | None, dims: int) -> Floats:
 
 
 def perturbations(
-    centre: Floats,
-    low: Floats,
-    high: Floats,
-    n: int,
-    rng: np.random.Generator,
-    perturbed: int = PERTURBED,
+    centre: Floats, low: Floats, high: Floats, n: int, rng: np.random.Generator, perturbed: int = PERTURBED
 ) -> Floats:
     """n points of a box [low, high]: the centre, with a random few of its coordinates moved.
 
-    Each coordinate moves with probability min(perturbed/d, 1), at least one does; where to is said by a
+    Each coordinate moves with probability min(perturbed/d, 1), and at least one does, to its value in a
     scrambled Sobol sequence. In many dimensions, points that differ in few coordinates from a good one are
-    the better candidates, unless coordinates mean something only together.
+    the better candidates, unless coordinates matter only together.
     """
     dims = len(centre)
     sobol = torch.quasirandom.SobolEngine(dims, scramble=True, seed=int(rng.integers(2**31)))
@@ -62,7 +58,7 @@ def perturbations(
 
 
 def distinct_maximisers(values: Floats) -> list[int]:
-    """For every row of values [q, n] its best column that no row before it has taken."""
+    """The column of the largest value in every row of values [q, n], each column at most once."""
     values = values.copy()
     if len(values) > values.shape[1]:
         raise ValueError(f"there are {values.shape[1]} candidates for {len(values)} places")

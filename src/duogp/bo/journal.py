@@ -1,4 +1,4 @@
-"""A run on disk: what was asked for, every evaluation, and what the next proposal starts from.
+"""`Journal`: a run on disk, with its options, its evaluations and the models of its last proposal.
 
     run.json          the options of the run; a resumed run must have the same
     evaluations.csv   one line for each evaluation, appended batch by batch; it is the state of the run
@@ -6,10 +6,10 @@
     incumbent.png     the best value so far, redrawn while the run goes on
     lock              held while a process works on the run; the system lets go of it when the process ends
 
-Everything else is computed by telling the strategy its batches again. A batch is on disk when its last line
-is: lines of a batch that was cut off are dropped, and it is evaluated once more. Models of a batch are
-written before its lines and removed after those of the next one, each folder renamed into place when it is
-complete. Coordinates are those of the cube [0, 1]^d; the bounds of the task are in run.json.
+A strategy is restored by telling it the batches again. A batch is complete when its last line is on disk:
+lines of an incomplete batch are dropped, and it is evaluated once more. Models of a batch are written before
+its lines and removed after those of the next one; a folder is renamed into place when it is complete.
+Coordinates are those of the cube [0, 1]^d; the bounds of the task are in run.json.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from duogp.bo.strategies import Floats, Proposal, Strategy
 
 OPTIONS, EVALUATIONS, MODELS, FIGURE = "run.json", "evaluations.csv", "models", "incumbent.png"
 LOCK = "lock"
-#: Columns before the coordinates. `size` says when a batch is complete.
+#: Columns before the coordinates; `size` is the number of lines of the batch.
 LEADING = ("batch", "size", "region", "y", "best")
 
 
 class Evaluated(NamedTuple):
-    """One batch."""
+    """A batch and its values."""
 
     proposal: Proposal
     y: Floats
@@ -51,7 +51,7 @@ class Journal:
         self._lock = _locked(self.folder / LOCK)
 
     def close(self) -> None:
-        """Let another process go on with the run."""
+        """Release the run for another process."""
         self._lock.close()
 
     def _check_options(self, options: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ class Journal:
     # -- evaluations -----------------------------------------------------------------------------------------
 
     def batches(self) -> list[Evaluated]:
-        """All complete batches; what is left of one that was cut off is removed from the file."""
+        """All complete batches; lines of an incomplete one are removed from the file."""
         path = self.folder / EVALUATIONS
         found, whole = read_batches(self.folder, self.dims)
         if not whole:
@@ -82,7 +82,7 @@ class Journal:
         return found
 
     def append(self, number: int, proposal: Proposal, y: Floats) -> None:
-        """A batch, on disk when this returns."""
+        """Write a batch; it is on disk when this returns."""
         lines = []
         for x, region, value in zip(proposal.X, proposal.regions, y, strict=True):
             self.best = max(self.best, float(value))
@@ -95,7 +95,7 @@ class Journal:
     # -- models ----------------------------------------------------------------------------------------------
 
     def save_models(self, number: int, strategy: Strategy) -> None:
-        """What was behind batch ``number``, before it is evaluated."""
+        """Write the state of the strategy behind batch ``number``, before that is evaluated."""
         target = self.folder / MODELS / f"{number:06d}"
         fresh = target.with_suffix(".new")
         for leftover in (fresh, target):
@@ -115,7 +115,7 @@ class Journal:
 
 
 def _locked(path: Path) -> IO[bytes]:
-    """A file that no second process can lock; where the system has no such locks, a file."""
+    """A file locked by this process; where the system has no locks, a file."""
     file = open(path, "ab")  # noqa: SIM115
     try:
         import fcntl
@@ -133,13 +133,13 @@ def _locked(path: Path) -> IO[bytes]:
 
 
 def read_options(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What the run in a folder was asked for; None where there is no run."""
+    """The options of the run in a folder; None where there is no run."""
     path = Path(folder).expanduser() / OPTIONS
     return json.loads(path.read_text()) if path.is_file() else None
 
 
 def read_batches(folder: str | os.PathLike[str], dims: int) -> tuple[list[Evaluated], bytes]:
-    """The complete batches of a run, and the part of the file that holds them. Nothing is changed."""
+    """The complete batches of a run, and the part of the file that holds them, without changing it."""
     path = Path(folder).expanduser() / EVALUATIONS
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     found: list[Evaluated] = []
@@ -151,7 +151,7 @@ def read_batches(folder: str | os.PathLike[str], dims: int) -> tuple[list[Evalua
 
 
 def _batch(lines: list[bytes], number: int, dims: int) -> Evaluated | None:
-    """The batch that these lines begin with, if it is whole."""
+    """The batch in the first lines; None where it is incomplete."""
     try:
         size = int(lines[0].split(b",")[1])
         if len(lines) < size or not lines[size - 1].endswith(b"\n"):
@@ -165,7 +165,7 @@ def _batch(lines: list[bytes], number: int, dims: int) -> Evaluated | None:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """The old content or the new one, whatever happens meanwhile."""
+    """Write a file so that it holds the old content or the new one at any time."""
     fresh = path.with_name(path.name + ".new")
     data = content.encode() if isinstance(content, str) else content
     with open(fresh, "wb") as file:
@@ -176,12 +176,12 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def _line(values: Sequence[object]) -> str:
-    """Numbers in full, so that they are read back to the last bit."""
+    """A line of numbers, in full: they are read back to the last bit."""
     return ",".join(map(str, values)) + "\n"
 
 
 def points_of(batches: list[Evaluated], dims: int) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """X [n, d], y [n] and the number of the batch of each row."""
+    """X [n, d], y [n] and the number of the batch of each row [n]."""
     if not batches:
         return np.empty((0, dims)), np.empty(0), np.empty(0, dtype=np.int64)
     X = np.concatenate([batch.proposal.X for batch in batches])

@@ -1,4 +1,4 @@
-"""`optimise`: one function for all strategies, so that a comparison is a loop over names."""
+"""`optimise`: maximise a task by any strategy, with the run on disk."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from duogp.bo.turbo import Turbo
 from duogp.methods import METHODS
 from duogp.training.progress import Progress
 
-#: Strategies that no method of the registry stands behind.
+#: Strategies that are not methods of the registry.
 RANDOM, BOTORCH = "random", "botorch"
 BATCH_SIZE = 10
-#: Seconds between two drawings of the incumbent.
+#: Seconds between two figures of the incumbent.
 REDRAW = 10.0
 
 
 class Task(Protocol):
-    """What is optimised: larger is better."""
+    """A function on the cube [0, 1]^d to maximise."""
 
     name: str
     dims: int
@@ -63,7 +63,7 @@ class Result:
 
     @property
     def best_x(self) -> Floats:
-        """Where that is, in the task's own units."""
+        """The point of the best value, in the task's own units."""
         low, high = self.bounds
         return low + (high - low) * self.X[self.y.argmax()]
 
@@ -86,7 +86,7 @@ def make_strategy(
     perturbed: int | None = None,
     **settings: Any,
 ) -> Strategy:
-    """ "random", or TuRBO with a method of the registry or BoTorch's exact GP ("botorch") inside."""
+    """Random search ("random"), or TuRBO with a method of the registry or BoTorch's exact GP ("botorch")."""
     start = _points(initial, dims)
     if method in (RANDOM, BOTORCH) and settings:
         raise ValueError(f"method {method!r} has no settings, got {', '.join(settings)}")
@@ -132,19 +132,19 @@ def optimise(
     callback: Callable[[Proposal, Floats], None] | None = None,
     **settings: Any,
 ) -> Result:
-    """Maximise a task with so many evaluations in all, the initial design included.
+    """The evaluations of a run that maximises a task; ``evaluations`` includes the initial design.
 
     ``task``: an object with ``name``, ``dims``, ``bounds`` and a call, or a name of `duogp.bo.tasks`.
     ``method``: a GP of the registry inside TuRBO, "botorch" (its exact GP inside TuRBO) or "random".
     ``regions``: 1 is TuRBO-1, more are TuRBO-m; each starts with ``initial`` points, 2d by default. Given as
-    an array [n, d] of points of the cube, ``initial`` are the points that all start with.
-    ``perturbed``: coordinates in which a candidate differs from a region's best point, on average: what the
-    task says, else 20.
+    an array [n, d] of points of the cube, ``initial`` are the first points of the run.
+    ``perturbed``: coordinates in which a candidate differs from a region's best point, on average: that of
+    the task, else 20.
     ``settings`` are those of the GP, with ``steps`` of a refit and ``first_steps`` of the first fit, and with
     ``minibatch`` for the rows of a stochastic step.
 
-    With a ``folder`` every batch is written as soon as it is known, and a run that was stopped goes on where
-    it was, with the proposal that would have come next. ``callback`` sees every batch and its values.
+    With a ``folder`` every batch is written as soon as it is evaluated, and a run that was stopped continues
+    with the proposal that would have come next. ``callback`` is called with every batch and its values.
     """
     if evaluations < 1:
         raise ValueError(f"evaluations must be a positive integer, got {evaluations}")
@@ -157,8 +157,7 @@ def optimise(
     if perturbed is not None:
         turbo["perturbed"] = perturbed
     strategy = make_strategy(method, what.dims, batch_size=batch_size, seed=seed, **turbo, **settings)
-    optimum = getattr(what, "optimum", None)
-    optimum = None if optimum is None else float(optimum)
+    optimum = None if (best := getattr(what, "optimum", None)) is None else float(best)
     journal = None
     batches: list[Evaluated] = []
     if folder is not None:
@@ -172,7 +171,7 @@ def optimise(
         if batches:
             journal.load_models(len(batches) - 1, strategy)
     known = sum(len(batch.y) for batch in batches)
-    if hasattr(what, "evaluated"):  # its noise goes on where it was
+    if hasattr(what, "evaluated"):  # its noise depends on the number of evaluations
         what.evaluated = known
 
     def result() -> Result:
@@ -233,7 +232,7 @@ def _evaluate(task: Task, proposal: Proposal) -> Floats:
 
 
 def _points(initial: int | ArrayLike | None, dims: int) -> Floats | None:
-    """Where ``initial`` holds points and is no number: checked."""
+    """The points of ``initial``, checked; None where it is a number or not given."""
     if initial is None or np.ndim(initial) == 0:
         return None
     points = np.asarray(initial, dtype=np.float64)
@@ -245,7 +244,7 @@ def _points(initial: int | ArrayLike | None, dims: int) -> Floats | None:
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON holds them; arrays by a fingerprint, other objects by their representation."""
+    """Settings as JSON values; arrays as a fingerprint, other objects as their representation."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, np.generic):

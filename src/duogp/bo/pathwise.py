@@ -1,8 +1,8 @@
-"""Thompson sampling with functions: over a set of candidates, and inside BoTorch's own acquisition functions.
+"""Thompson sampling by sampled functions: over a set of candidates, and in BoTorch's acquisition functions.
 
-A draw at 5,000 candidates is a function evaluated there, at a cost linear in their number; no covariance of
-candidates is ever formed. BoTorch's `PathwiseThompsonSampling`, `get_matheron_path_model` and whatever else
-stands on `draw_matheron_paths` find our paths through its dispatcher.
+A draw at 5,000 candidates is a function evaluated there, at a cost linear in their number, without the
+covariance of the candidates. BoTorch's `PathwiseThompsonSampling`, `get_matheron_path_model` and other users
+of `draw_matheron_paths` get our paths through its dispatcher.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from botorch.sampling.pathwise.paths import SamplePath
 from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
 from torch import Tensor
 
+from duogp.bo.botorch_model import DuoGPModel, Paths
 from duogp.bo.candidates import distinct_maximisers
-from duogp.bo.model import DuoGPModel, Paths
 
 #: Candidates evaluated at once.
 CHUNK = 8192
@@ -32,7 +32,7 @@ def thompson(
 ) -> Tensor:
     """q of the candidates [n, d], each the best under its own draw, no candidate twice: [q, d].
 
-    ``weights`` [m] make one value of several outputs.
+    ``weights`` [m]: the value to maximise is this combination of the outputs.
     """
     if candidates.dim() != 2:
         raise ValueError(f"candidates must be [n, d], got {tuple(candidates.shape)}")
@@ -47,9 +47,9 @@ def thompson(
 
 
 class DrawnPaths(SamplePath):
-    """Our paths where BoTorch expects its own: x [*b, n, d] ↦ [*sample_shape, *b, n].
+    """`Paths` in BoTorch's interface: x [*b, n, d] ↦ [*sample_shape, *b, n].
 
-    Where x has the sample dimensions among its batches, each draw sees its own part of x, as there.
+    Where x has the sample dimensions among its batches, each draw is evaluated at its own part of x.
     """
 
     def __init__(self, paths: Paths, sample_shape: torch.Size) -> None:
@@ -57,11 +57,11 @@ class DrawnPaths(SamplePath):
         self.paths, self.sample_shape = paths, sample_shape
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
-        """The draws are no ensemble of models."""
+        """Does nothing: the draws are no ensemble of models."""
 
     def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
         several = self.paths.model.num_outputs > 1
-        if several:  # the caller made room for the outputs in front of the points
+        if several:  # the caller has inserted a dimension for the outputs before the points
             x = x.squeeze(-3)
         draws, batch = len(self.sample_shape), x.shape[:-2]
         values = self.paths(x)  # [samples, *b, n, m]

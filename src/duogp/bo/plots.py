@@ -1,4 +1,4 @@
-"""How an optimisation went: the best value so far, its regret, and methods beside each other."""
+"""Figures of optimisations: the best value so far, its regret, and a comparison of methods."""
 
 from __future__ import annotations
 
@@ -26,32 +26,27 @@ def incumbent_plot(run: Result, ax: Axes | None = None) -> Axes:
     number = np.arange(1, len(run) + 1)
     ax.plot(number, run.y, ".", ms=3, color=FAINT, alpha=0.6, label="evaluations")
     ax.plot(number, run.incumbent, color=BLUE, lw=1.8, drawstyle="steps-post", label="best so far")
-    low = np.quantile(run.y, 0.02)  # a few disasters must not press the rest together
+    low = np.quantile(run.y, 0.02)  # without the very worst, which would compress the rest
     margin = 0.05 * (run.best_y - low) or 1.0
     ax.set_ylim(low - margin, run.best_y + margin)
-    ax.set_xlabel("evaluations")
-    ax.set_ylabel("value")
-    ax.legend(frameon=False, fontsize=8, loc="lower right")
-    return ax
+    return _labelled(ax, "value", legend=True)
 
 
 def regret_plot(run: Result, ax: Axes | None = None) -> Axes:
-    """How far the best value is from the task's optimum, on a logarithmic scale."""
+    """The distance of the best value from the task's optimum, on a logarithmic scale."""
     if run.optimum is None:
         raise ValueError(f"the optimum of task {run.task!r} is not known: see incumbent_plot")
     ax = new_axes(ax, (5.5, 3.4), f"{run.task}: {run.method}")
     regret = np.maximum(run.optimum - run.incumbent, 1e-12)
     ax.plot(np.arange(1, len(run) + 1), regret, color=BLUE, lw=1.8, drawstyle="steps-post")
     ax.set_yscale("log")
-    ax.set_xlabel("evaluations")
-    ax.set_ylabel("simple regret")
-    return ax
+    return _labelled(ax, "simple regret")
 
 
 def comparison_plot(
     runs: Mapping[str, Sequence[Result | Floats]], ax: Axes | None = None, *, title: str | None = None
 ) -> Axes:
-    """Methods beside each other: means of the best value so far over runs, and their standard errors.
+    """Mean and standard error over runs of the best value so far, for several methods.
 
     ``runs``: for each label results of `optimise`, or vectors of values in the order of evaluation. Runs of
     one label are compared up to the shortest of them.
@@ -65,14 +60,11 @@ def comparison_plot(
         number = np.arange(1, len(mean) + 1)
         ax.plot(number, mean, style, color=color, lw=1.6, label=label)
         ax.fill_between(number, mean - error, mean + error, color=color, alpha=0.15, lw=0)
-    ax.set_xlabel("evaluations")
-    ax.set_ylabel("best value")
-    ax.legend(frameon=False, fontsize=8, loc="lower right")
-    return ax
+    return _labelled(ax, "best value", legend=True)
 
 
 def mean_and_error(runs: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Of the best values so far: mean and standard error after each evaluation."""
+    """Mean and standard error over runs of the best value after each evaluation."""
     length = min(len(y) for y in runs)
     best = np.stack([np.maximum.accumulate(y[:length]) for y in runs])
     spread = best.std(0, ddof=1) if len(best) > 1 else np.zeros(length)
@@ -80,7 +72,7 @@ def mean_and_error(runs: Sequence[Floats]) -> tuple[Floats, Floats]:
 
 
 def save_incumbent(path: Path, run: Result) -> None:
-    """The incumbent, and where the optimum is known the regret, into a picture that is never half written."""
+    """Write the figure of the incumbent and, where the optimum is known, of the regret."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -95,6 +87,14 @@ def save_incumbent(path: Path, run: Result) -> None:
     picture = io.BytesIO()
     figure.savefig(picture, dpi=120, format=path.suffix.lstrip("."))
     write_atomically(path, picture.getvalue())
+
+
+def _labelled(ax: Axes, value: str, *, legend: bool = False) -> Axes:
+    ax.set_xlabel("evaluations")
+    ax.set_ylabel(value)
+    if legend:
+        ax.legend(frameon=False, fontsize=8, loc="lower right")
+    return ax
 
 
 def _values(run: Result | Floats) -> Floats:

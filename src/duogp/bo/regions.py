@@ -1,11 +1,11 @@
 """The trust region of TuRBO (Eriksson et al. 2019): a box that grows with success and shrinks with failure.
 
-A batch succeeds when its best value beats the best so far by more than 1e-3 |best|. Three successes in a row
-double the length (to at most 1.6), as many failures in a row as the tolerance halve it; below 0.5⁷ the
-region has converged, and starts again elsewhere, without a memory of what it saw.
+A batch succeeds when its best value exceeds the best so far by more than 1e-3 |best|. Three successes in a
+row double the length (to at most 1.6), as many failures in a row as the tolerance halve it; below 0.5⁷ the
+region has converged, and starts again elsewhere without its evaluations.
 
-One region fails batch by batch, ⌈max(4, d) / q⌉ of them in a row. Of several regions each gets a varying
-share of a batch, so that their failures are counted in evaluations, max(5, d) of them.
+One region counts failures in batches, with a tolerance of ⌈max(4, d) / q⌉. Of several regions each gets a
+varying share of a batch, so that their failures are counted in evaluations, with a tolerance of max(5, d).
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from numpy.typing import NDArray
 
 FIRST_LENGTH, SHORTEST, LONGEST = 0.8, 0.5**7, 1.6
 SUCCESS_TOLERANCE = 3
-#: What counts as better, relative to the best.
+#: Least improvement that counts as success, relative to the best value.
 IMPROVEMENT = 1e-3
 
 
 def failure_tolerance(dims: int, batch_size: int, regions: int) -> int:
+    """Failures in a row that halve a region."""
     return max(5, dims) if regions > 1 else math.ceil(max(4.0, dims) / batch_size)
 
 
 @dataclass
 class TrustRegion:
-    """Its size and what it counts; where it is follows from the evaluations."""
+    """Length and counts of a trust region; its place follows from the evaluations."""
 
     failure_tolerance: int
     counts_evaluations: bool = False  # failures, instead of batches

@@ -1,4 +1,4 @@
-"""Who proposes what to evaluate next: the contract, and random search."""
+"""`Strategy`, which proposes points and is told their values, and random search."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from duogp.bo.candidates import Floats
 
-#: What a random number is for: draws for one purpose never depend on those for another.
+#: Purposes of random numbers: draws for one do not depend on those for another.
 DESIGN, FIT, CANDIDATES, DRAW, RANDOM = range(5)
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Points of the cube to evaluate together, and the trust region of each (0 where there is none)."""
+    """A batch of points of the cube, and the trust region of each (0 where there is none)."""
 
     X: Floats  # [n, d]
     regions: NDArray[np.int64]  # [n]
@@ -27,10 +27,10 @@ class Proposal:
 
 
 class Strategy(ABC):
-    """`ask`, evaluate, `tell`. What is asked depends on the seed, on what was told and on what was saved.
+    """A rule that proposes batches (`ask`), from the values of those before (`tell`).
 
-    Random numbers come from the seed and the number of batches told, never from a generator that lives on:
-    a strategy that is told the same batches again, and given back what it saved, asks the same.
+    Random numbers come from the seed and the number of batches told, not from a generator with a state: a
+    strategy that is told the same batches, and loads what it saved, proposes the same points.
     """
 
     def __init__(self, dims: int, batch_size: int, seed: int) -> None:
@@ -43,33 +43,33 @@ class Strategy(ABC):
 
     @abstractmethod
     def ask(self, most: int) -> Proposal:
-        """The next batch, of no more than so many points."""
+        """The next batch, of at most ``most`` points."""
 
     def tell(self, proposal: Proposal, y: Floats) -> None:
-        """Values of all points of a batch; larger is better."""
+        """Take in the values of all points of a batch; larger is better."""
         self.batches += 1
 
     def save(self, folder: Path) -> None:
-        """Into a new folder, what the last `ask` has learned beyond what it was told."""
+        """Write to a new folder the state of the last `ask` that its batches do not determine."""
 
     def load(self, folder: Path) -> None:
-        """What `save` wrote, after all batches were told."""
+        """Read what `save` wrote, after all batches were told."""
 
     @property
     def status(self) -> str:
-        """In a few words."""
+        """A few words for the progress bar."""
         return ""
 
     def rng(self, *purpose: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *purpose])
 
     def number(self, *purpose: int) -> int:
-        """A seed for somebody else's generator."""
+        """A seed for another generator."""
         return int(self.rng(*purpose).integers(2**31))
 
 
 class RandomSearch(Strategy):
-    """Uniform points, after those of ``start`` [n, d]."""
+    """Uniform random points, after those of ``start`` [n, d]."""
 
     def __init__(self, dims: int, batch_size: int, seed: int, start: Floats | None = None) -> None:
         super().__init__(dims, batch_size, seed)

@@ -1,7 +1,7 @@
-"""What TuRBO asks of a model: learn from what was seen, say where to look wide, draw functions.
+"""Surrogates, the models of TuRBO: fit to the evaluations, lengthscales, draws at candidates.
 
-Inputs come from the cube [0, 1]^d and are handed on as √12 (x − ½), whose coordinates have variance one over
-the cube: a step of the optimiser then means as much to an inducing point as to a lengthscale. Values are
+Inputs come from the cube [0, 1]^d and are mapped to √12 (x − ½), whose coordinates have variance one over the
+cube: a step of the optimiser is then of the same size for an inducing point and for a lengthscale. Values are
 standardised by their median and standard deviation at every fit.
 """
 
@@ -18,9 +18,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from duogp.bases import Exact
 from duogp.bo.candidates import Floats
-from duogp.bo.refitting import STEPS, first_fit, refit
+from duogp.bo.refit import STEPS, first_fit, refit
 from duogp.io import load as load_model
 from duogp.kernels import Deep, Scale, Stationary
 from duogp.likelihoods import GaussianLikelihood
@@ -34,36 +33,34 @@ from duogp.training import Progression
 
 #: Standard deviations of a uniform variable that make up its range.
 SPREAD = math.sqrt(12.0)
-#: TuRBO's priors on hyperparameters are intervals; lengthscales in units of the cube.
+#: Intervals of the hyperparameters, as in TuRBO; lengthscales in units of the cube.
 LENGTHSCALES, OUTPUT_SCALES, NOISES = (0.005, 2.0), (0.05, 20.0), (5e-4, 0.2)
 FIRST_LENGTHSCALE, FIRST_NOISE = 0.5, 5e-3
-#: Rows from which on a refit in closed form, all rows in every step, costs more than it gains.
+#: Rows from which on refits take minibatches, unless the user has chosen a solver: a closed form, with all
+#: rows in every step, then costs more than it gains.
 MANY_ROWS = 1000
-#: The refits then, where the user has not chosen a solver.
-MINIBATCHES: dict[str, Any] = {
-    "solver": "stochastic",
-    "batch_size": 250,
-    "learning_rate": 0.02,
-    "dtype": "float32",
-}
-#: Networks learn a few thousand rows by heart unless they are stopped: passes of the first fit and of a
-#: refit, as in the latent-space optimisation of molecules by Maus et al. (2022).
+MINIBATCHES = {"solver": "stochastic", "batch_size": 250, "learning_rate": 0.02, "dtype": "float32"}
+#: Epochs of the first fit and of a refit with a network, which overfits a few thousand rows unless it is
+#: stopped: as in the latent-space optimisation of molecules by Maus et al. (2022).
 FIRST_EPOCHS, EPOCHS = 20, 2
 NETWORKS: dict[str, Any] = {"batch_size": 128, "learning_rate": 1e-2, "epochs": FIRST_EPOCHS}
-#: What a saved surrogate consists of.
+#: Folder and file of a saved surrogate.
 MODEL, UNITS = "model", "units.json"
-#: Rows that draws are evaluated at together: temporaries that stay in a CPU's cache.
+#: Rows that draws are evaluated at together: temporaries then stay in a CPU's cache.
 CHUNK = 1024
 
 
+@dataclass(frozen=True, kw_only=True)
 class Surrogate(ABC):
-    """A model of values on the cube; `fit` returns a new one, started from this one."""
+    """A model of values on the cube, in units of (y − centre) / scale."""
 
-    rows: int  # that it was fitted to; 0 before the first fit
+    rows: int = 0  # that it was fitted to; 0 before the first fit
+    centre: float = 0.0
+    scale: float = 1.0
 
     @abstractmethod
     def fit(self, X: Floats, y: Floats, seed: int) -> Self:
-        """All rows that the model is to know."""
+        """A new surrogate fitted to all rows, started from this one."""
 
     @abstractmethod
     def draw(self, X: Floats, n: int, seed: int) -> Floats:
@@ -71,36 +68,34 @@ class Surrogate(ABC):
 
     @abstractmethod
     def lengthscales(self) -> Floats | None:
-        """One for each coordinate, that of the covariance; None where there is no such thing."""
+        """Of the covariance kernel, one for each coordinate; None where it has none."""
 
     def save(self, folder: Path) -> None:
-        """What the next fit starts from; nothing, for models that start from nothing."""
+        """Write the state that the next fit starts from; nothing, where that does not depend on this one."""
 
     def load(self, folder: Path) -> Self:
-        """What `save` wrote."""
+        """The surrogate that `save` wrote."""
         return self
 
 
 @dataclass(frozen=True)
 class GPSurrogate(Surrogate):
-    """A GP of the registry, refitted from where it is."""
+    """A GP of the registry, refitted from its present parameters."""
 
     method: str
     settings: dict[str, Any] = field(default_factory=dict)
     first_steps: int | None = None
     steps: int | None = None
     gp: GP | None = None
-    rows: int = 0
-    centre: float = 0.0
-    scale: float = 1.0
 
     @classmethod
     def of(cls, method: str, **settings: Any) -> GPSurrogate:
-        """TuRBO's settings where the user has none of their own.
+        """A surrogate with TuRBO's settings, replaced by those of the user.
 
         ``steps`` of a refit (50; with a network two epochs) and ``first_steps`` of the first fit;
         ``minibatch``: rows of a step, since the ``batch_size`` of an optimisation is that of a proposal.
         """
+        entry = METHODS[method]
         first, steps = settings.pop("first_steps", None), settings.pop("steps", None)
         if "minibatch" in settings:
             settings["batch_size"] = settings.pop("minibatch")
@@ -113,15 +108,15 @@ class GPSurrogate(Surrogate):
             "early_stopping": False,
             "standardize": False,
         }
-        if METHODS[method].basis == "conditional" and METHODS[method].objective == "elbo":
-            # No rows are held out: what keeps the two kernels together is the bound, that of rows alone.
+        if "beta2" in entry.defaults and entry.objective == "elbo":
+            # Without validation rows the two kernels are held together by Ω in full, that of single rows.
             own |= {"beta2": 1.0, "omega": "rows"}
-        if METHODS[method].has_network or METHODS[method].is_deep:  # features have a scale of their own
+        if entry.has_network or entry.is_deep:  # features have a scale of their own
             del own["initial_lengthscale"]
-        if METHODS[method].has_network:
+        if entry.has_network:
             own |= NETWORKS
-        Settings.of(own | settings)  # a mistake is answered here, and not after the initial design
-        return cls(METHODS[method].name, own | settings, first, steps)
+        Settings.of(own | settings)  # errors are raised here, not after the initial design
+        return cls(entry.name, own | settings, first, steps)
 
     def fit(self, X: Floats, y: Floats, seed: int) -> GPSurrogate:
         centre, scale = standard_units(y)
@@ -146,7 +141,7 @@ class GPSurrogate(Surrogate):
 
     def _has_outgrown_its_closed_form(self, rows: int) -> bool:
         assert self.gp is not None
-        solved = self.gp.history.solver == "closed-form" and not isinstance(self.gp.model.basis, Exact)
+        solved = self.gp.history.solver == "closed-form" and not self.gp.model.basis.points_are_rows
         return rows >= MANY_ROWS and solved and "solver" not in self.settings
 
     def draw(self, X: Floats, n: int, seed: int) -> Floats:
@@ -164,9 +159,7 @@ class GPSurrogate(Surrogate):
     def lengthscales(self) -> Floats | None:
         assert self.gp is not None
         found = ard_lengthscales(self.gp.model)
-        if found is None or not self.gp.columns.all():
-            return None
-        return found / SPREAD
+        return None if found is None or not self.gp.columns.all() else found / SPREAD
 
     def save(self, folder: Path) -> None:
         assert self.gp is not None
@@ -186,9 +179,6 @@ class BoTorchSurrogate(Surrogate):
     """BoTorch's exact GP with the settings of its TuRBO tutorial: Matérn-5/2, ARD, fitted anew each time."""
 
     model: Any = None
-    rows: int = 0
-    centre: float = 0.0
-    scale: float = 1.0
 
     def fit(self, X: Floats, y: Floats, seed: int) -> BoTorchSurrogate:
         from botorch.fit import fit_gpytorch_mll
@@ -200,16 +190,15 @@ class BoTorchSurrogate(Surrogate):
 
         centre, scale = float(y.mean()), float(y.std()) or 1.0
         x, z = torch.as_tensor(X), torch.as_tensor((y - centre) / scale).unsqueeze(-1)
-        kernel = ScaleKernel(
-            MaternKernel(nu=2.5, ard_num_dims=X.shape[1], lengthscale_constraint=Interval(0.005, 4.0))
-        )
+        lengths = Interval(0.005, 4.0)
+        kernel = ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=X.shape[1], lengthscale_constraint=lengths))
         noise = Noise(noise_constraint=Interval(1e-8, 1e-3))
         model = SingleTaskGP(x, z, covar_module=kernel, likelihood=noise, outcome_transform=None)
         fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         return replace(self, model=model, rows=len(y), centre=centre, scale=scale)
 
     def draw(self, X: Floats, n: int, seed: int) -> Floats:
-        """A joint draw of all candidates, as the tutorial has it (a factorisation of their covariance)."""
+        """Joint draws at all candidates, by a factorisation of their covariance as in the tutorial."""
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             values = self.model.posterior(torch.as_tensor(X)).rsample(torch.Size([n]))
@@ -220,13 +209,13 @@ class BoTorchSurrogate(Surrogate):
 
 
 def standard_units(y: Floats) -> tuple[float, float]:
-    """Median and standard deviation; of values that are all alike, one."""
+    """Median and standard deviation of the values; 1 in place of a standard deviation of zero."""
     scale = float(y.std())
     return float(np.median(y)), scale if scale > 1e-6 else 1.0
 
 
 def ard_lengthscales(model: Model) -> Floats | None:
-    """Of the covariance kernel, where that is stationary in the inputs with one for each of them."""
+    """Lengthscales of the covariance kernel, where it is stationary with one for each input; else None."""
     kernel: Any = model.basis.kernel
     if hasattr(model, "hidden"):
         return None
@@ -239,28 +228,26 @@ def ard_lengthscales(model: Model) -> Floats | None:
 
 @torch.no_grad()
 def keep_in_bounds(progress: Progression) -> None:
-    """TuRBO's intervals, by projection after every epoch; kernels on features have none."""
-    for part in progress.model.modules():
+    """Project hyperparameters onto TuRBO's intervals after an epoch; lengthscales of features have none."""
+    parts = list(progress.model.modules())
+    on_features = hasattr(progress.model, "hidden") or any(isinstance(part, Deep) for part in parts)
+    for part in parts:
         if isinstance(part, Scale) and part.variance.raw.requires_grad:
             _clamp(part.variance, *OUTPUT_SCALES)
         elif isinstance(part, GaussianLikelihood) and part.learns_noise:
             _clamp(part.noise, *NOISES)
-    if not any(isinstance(part, Deep) for part in progress.model.modules()) and not hasattr(
-        progress.model, "hidden"
-    ):
-        for part in progress.model.modules():
-            if isinstance(part, Stationary):
-                _clamp(part.lengthscale, *(SPREAD * bound for bound in LENGTHSCALES))
+        elif isinstance(part, Stationary) and not on_features:
+            _clamp(part.lengthscale, *(SPREAD * bound for bound in LENGTHSCALES))
 
 
 def _clamp(parameter: Any, low: float, high: float) -> None:
-    """On the raw values, so that what is inside stays to the last bit."""
+    """Clamp the raw values, so that those inside the interval do not change in the last bit."""
     parameter.raw.clamp_(*_raw_ends(parameter.transform, parameter.floor, low, high))
 
 
 @lru_cache
 def _raw_ends(transform: Transform, floor: float, low: float, high: float) -> tuple[float, float]:
-    """Where an interval of a `Positive` lies before its transformation; asked for at every epoch."""
+    """The ends of an interval of a `Positive` before its transformation, cached."""
     ends = torch.tensor([max(low, floor * (1 + 1e-6)), high], dtype=torch.float64)
     first, last = Positive(ends, floor=floor, transform=transform).raw.tolist()
     return first, last

@@ -1,9 +1,9 @@
 """TuRBO (Eriksson et al. 2019): Thompson sampling inside trust regions, with any model of the registry.
 
-Every region has its own model of its own evaluations. A batch of q points is q functions drawn from each
-model's posterior, and of all regions' candidates the best one under each draw, no point twice. A region is
-centred at its best point; its sides follow the lengthscales of the covariance kernel. It starts with a Latin
-hypercube or with given points, and starts again with a new hypercube when it has converged.
+Every region has its own model of its own evaluations. For a batch of q points, q functions are drawn from
+each model's posterior; point i is the best of all regions' candidates under draw i, each taken at most once.
+A region is centred at its best point; its sides follow the lengthscales of the covariance kernel. It starts
+with a Latin hypercube or with given points, and starts again with a new hypercube when it has converged.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Turbo(Strategy):
         return Proposal(np.concatenate(points)[chosen], owners[chosen])
 
     def _design(self, i: int) -> Floats:
-        """The points that the present generation of a region starts with."""
+        """The initial points of the present generation of a region."""
         generation = self.regions[i].generation
         if self.start is not None and generation == 0:
             return self.start[i :: len(self.regions)]
@@ -126,7 +126,7 @@ class Turbo(Strategy):
         restarts = sum(region.generation for region in self.regions)
         return f"length {lengths}" + (f", {restarts} restarts" if restarts else "")
 
-    # -- what must survive -----------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
         for i, surrogate in enumerate(self.surrogates):

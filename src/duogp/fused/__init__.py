@@ -1,1 +1,1 @@
-"""Hand-written training steps and their backward passes."""
+"""Hand-written training steps and their backward passes; `table.find` is the one lookup."""

@@ -30,35 +30,22 @@ Weights w of rows scale φ and t by √w; noise of single rows by √w / s as we
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from duogp.bases.conditional import Conditional
-from duogp.bases.coupled import Coupled
-from duogp.fused.whitening import add_product, gram_of, substitutes
 from duogp.kernels import Kernel, Scale, Stationary
 from duogp.kernels.grams import StationaryGrams, weighted_differences
 from duogp.kernels.profiles import Profile, weighted_sums
 from duogp.kernels.stationary import profile_of
-from duogp.likelihoods.gaussian import LOG_2PI, GaussianLikelihood
-from duogp.models.model import Batch, Model
+from duogp.likelihoods.gaussian import LOG_2PI
 from duogp.numerics.factorisation import Factor
-from duogp.objectives import dtc, elbo
-from duogp.variational import CholeskyQ, DiagonalQ, PointQ
+from duogp.numerics.products import add_product, gram_of, substitutes
 
-
-def applies(model: Model) -> bool:
-    """Whether the sums are all that a model's collapsed objective sees."""
-    return (
-        type(model.basis) in (Coupled, Conditional)
-        and type(model.basis.q) in (CholeskyQ, DiagonalQ, PointQ)
-        and type(model.likelihood) is GaussianLikelihood
-        and model.objective in (elbo, dtc)
-        and model.mixing is None
-        and not model.uses_omega
-    )
+if TYPE_CHECKING:
+    from duogp.models.model import Batch, Model
 
 
 class Sums(NamedTuple):
@@ -108,8 +95,8 @@ def sides(model: Model, factors: Any) -> list[Side]:
     return [Side.of(basis.kernel, factors)]
 
 
-class Rows:
-    """A chunk of rows: its features, their sums, and the way back to the parameters."""
+class ChunkSums:
+    """The sums over one chunk of rows, and the gradients from these sums back to the parameters."""
 
     def __init__(self, model: Model, batch: Batch, factors: Any) -> None:
         x = batch.x.unsqueeze(-3)
@@ -235,7 +222,7 @@ def weighed(model: Model, factors: Any, sums: Sums, *, by_row: bool) -> Weighed:
         B = factors.bridge.double()  # ψ = Bᵀφ
         gram, moment = B.mT @ gram @ B, (moment.unsqueeze(-2) @ B).squeeze(-2)
     square = sums.square
-    if model.objective is elbo:
+    if model.objective.charges_residual:
         square = square + of_residual * sums.prior - of_residual.square() * sums.explained
     precision = torch.ones_like(square)
     if not by_row:
@@ -300,7 +287,7 @@ class _StationaryCross(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         a, b, inverse, slope = ctx.saved_tensors
-        W = gradient.mul_(slope)  # made for this node alone, by `Rows.backward`
+        W = gradient.mul_(slope)  # made for this node alone, by `ChunkSums.backward`
         towards, squares = weighted_differences(W, a, b)
         scale = 2.0 * ctx.profile.slope_scale * inverse
         found = [scale * towards, None, -scale * squares]

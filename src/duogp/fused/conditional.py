@@ -1,4 +1,4 @@
-"""What a training step asks of decoupled conditionals, as one function of the points, both kernels and q(u).
+"""The training step of decoupled conditionals: marginals, KL and Ω by one function of points, kernels, q(u).
 
 Forward, with K = L Lᵀ of the covariance kernel k, Q = R Rᵀ of the mean kernel q, both of unit variance,
 φ = L⁻¹ k(Z, x), ψ = R⁻¹ q(Z, x), S = F Fᵀ and V = L⁻¹R (Q-whitening; columns: one for each row of data):
@@ -23,9 +23,9 @@ Backward, for gradients gf, ge′, gr, gΩ, gKL of these:
     gK = −L⁻ᵀ Φ(gφ φᵀ + gA Aᵀ + gc cᵀ − gh I) L⁻¹        gk = L⁻ᵀ gφ
     gQ = −R⁻ᵀ Φ(gψ ψᵀ − Y Fᵀ − y mᵀ + gh I) R⁻¹          gq = R⁻ᵀ gψ        Φ: lower triangle, halved diagonal
 
-(as in `fused.whitening`: the lower triangle of Lᵀ tril(L⁻ᵀ X) is that of X; gV = gA Fᵀ + gc mᵀ is not needed,
-since gV Vᵀ = gA Aᵀ + gc cᵀ and Vᵀ gV = Y Fᵀ + y mᵀ). V, A and F being lower triangular, nobody looks at what
-gA or Y have above the diagonal.
+(as in `projections`: the lower triangle of Lᵀ tril(L⁻ᵀ X) is that of X; gV = gA Fᵀ + gc mᵀ is not needed,
+since gV Vᵀ = gA Aᵀ + gc cᵀ and Vᵀ gV = Y Fᵀ + y mᵀ). V, A and F being lower triangular, the entries of gA and
+Y above the diagonal are never read.
 
 What belongs to k and what belongs to q meet only in V: on a GPU they run side by side, and so does what is
 small beside what is large. A GPU takes as long for ten numbers as for a thousand; by automatic
@@ -40,8 +40,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from duogp.bases.marginals import Marginals
-from duogp.fused.whitening import (
+from duogp.bases.conditional import Conditional
+from duogp.bases.marginals import Marginals, Moments, Penalties, Reads
+from duogp.fused.step import Step
+from duogp.kernels import Kernel
+from duogp.kernels.grams import StationaryGrams
+from duogp.kernels.profiles import Profile
+from duogp.kernels.unit import split_variance, stationary_part
+from duogp.numerics.factorisation import Numerics
+from duogp.numerics.products import (
     factorised,
     gradient_of_gram,
     less_lower_product,
@@ -55,70 +62,53 @@ from duogp.fused.whitening import (
     solve_transposed,
     upper_product,
 )
-from duogp.kernels import Kernel, Scale
-from duogp.kernels.grams import StationaryGrams
-from duogp.kernels.profiles import Profile
-from duogp.kernels.stationary import Stationary
-from duogp.numerics.factorisation import Numerics
 from duogp.numerics.streams import Beside
+from duogp.variational import CholeskyQ
 
 
-class Decoupled(NamedTuple):
-    """What a step has found."""
+def find(basis: Conditional, x: Tensor, reads: Reads, with_omega: bool) -> Step | None:
+    """The step for Q-whitening, a free S, kernels with a profile, and Ω over rows or none."""
+    q = basis.q
+    kernel = stationary_part(basis.kernel, basis.inducing, x)
+    mean_kernel = stationary_part(basis.mean_kernel, basis.inducing, x)
+    if (
+        type(q) is not CholeskyQ
+        or basis.whitening != "Q"
+        or (with_omega and basis.omega != "rows")
+        or kernel is None
+        or mean_kernel is None
+    ):
+        return None
 
-    marginals: Marginals
-    #: KL(m, S ‖ K̄) of every latent function
-    kl: Tensor
-    #: Ω of every latent function; None where it was not asked for
-    omega: Tensor | None
+    def step(x: Tensor, numerics: Numerics) -> tuple[Moments, Penalties]:
+        nugget = numerics.relative(basis.nugget) if with_omega else None  # relative to the variance, [R, 1]
+        f_mean, residual, explained, kl, omega, info = _DecoupledStep.apply(
+            (kernel.profile, mean_kernel.profile),
+            (numerics.jitter, numerics.relative(basis.mean_jitter)),
+            nugget,
+            basis.inducing,
+            x,
+            kernel.lengthscale().unsqueeze(-2),
+            mean_kernel.lengthscale().unsqueeze(-2),
+            _variance(basis.kernel, x.dtype),
+            _variance(basis.mean_kernel, x.dtype),
+            q.mean,
+            q.root(),
+        )
+        numerics.note(info)
+        penalties = Penalties(kl.sum(-1), omega.sum(-1) if with_omega else None)
+        return Marginals(f_mean, residual, explained), penalties
 
-
-def decoupled_in_one(
-    kernel: Kernel,
-    mean_kernel: Kernel,
-    inducing: Tensor,
-    x: Tensor,
-    mean: Tensor,
-    root: Tensor,
-    numerics: Numerics,
-    *,
-    mean_jitter: Tensor,
-    nugget: Tensor | None,
-) -> Decoupled:
-    """f(x), x [R, 1, n, d], under q = N(mean, root rootᵀ), and its cost; for kernels that `suits` accepts.
-
-    ``nugget``: relative to the variance, [R, 1]; None: without Ω.
-    """
-    base, variance = _taken_apart(kernel, x.dtype)
-    mean_base, mean_variance = _taken_apart(mean_kernel, x.dtype)
-    assert base.profile is not None and mean_base.profile is not None
-    f_mean, residual, explained, kl, omega, info = _DecoupledStep.apply(
-        (base.profile, mean_base.profile),
-        (numerics.jitter, mean_jitter),
-        nugget,
-        inducing,
-        x,
-        base.lengthscale().unsqueeze(-2),
-        mean_base.lengthscale().unsqueeze(-2),
-        variance,
-        mean_variance,
-        mean,
-        root,
-    )
-    numerics.note(info)
-    return Decoupled(Marginals(f_mean, residual, explained), kl, None if nugget is None else omega)
+    return step
 
 
-def _taken_apart(kernel: Kernel, dtype: torch.dtype) -> tuple[Stationary, Tensor | None]:
-    if isinstance(kernel, Scale):
-        assert isinstance(kernel.kernel, Stationary)
-        return kernel.kernel, kernel.variance().to(dtype)
-    assert isinstance(kernel, Stationary)
-    return kernel, None
+def _variance(kernel: Kernel, dtype: torch.dtype) -> Tensor | None:
+    _, variance = split_variance(kernel)
+    return None if variance is None else variance.to(dtype)
 
 
 class _Kept(NamedTuple):
-    """What the backward pass wants, beside what the kernels want."""
+    """Tensors that the backward pass needs, beside those of the kernels."""
 
     T: Tensor
     phi: Tensor

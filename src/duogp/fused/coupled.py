@@ -1,9 +1,9 @@
-"""What a training step asks of a coupled basis, as one function of the points and q(u).
+"""The training step of a coupled basis: marginals and KL as one function of the points and q(u).
 
-A variance that multiplies the kernel is left to the end: L and k(Z, x) grow with its root and itself, so
-φ grows with its root, the mean with its root and the change of the variance with itself. With a profile
-(RBF, Matérn) the kernel matrices are differentiated here too, and automatic differentiation sees one node
-between the scaled points and the marginals.
+A variance that multiplies the kernel is applied at the end: L grows with its root and k(Z, x) with itself, so
+φ and the mean grow with its root, variances with itself. With a profile (RBF, Matérn) the kernel matrices are
+differentiated here too, and automatic differentiation sees one node between the scaled points and the
+marginals.
 """
 
 from __future__ import annotations
@@ -13,25 +13,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from duogp.bases.marginals import Marginals, Reading
-from duogp.fused.whitening import Projection, carry_out, projection_for
-from duogp.kernels import Kernel, Scale
+from duogp.bases.coupled import Coupled
+from duogp.bases.marginals import Marginals, Moments, Penalties, Reads, TotalMarginals, VarianceSum
+from duogp.fused.projections import Projection, projection_for
+from duogp.fused.step import Step
+from duogp.kernels import Kernel
 from duogp.kernels.grams import StationaryGrams
 from duogp.kernels.profiles import Profile
-from duogp.kernels.stationary import Stationary, profile_of
+from duogp.kernels.unit import split_variance, stationary_part
 from duogp.numerics.factorisation import Numerics
+from duogp.variational import CholeskyQ
 
 
-def suits(kernel: Kernel, inducing: Tensor, x: Tensor) -> bool:
-    """Whether a kernel is a function of r², times a variance at most, of rows like the points."""
-    base = kernel.kernel if isinstance(kernel, Scale) else kernel
-    if profile_of(base) is None:
-        return False
-    assert isinstance(base, Stationary)
-    return inducing.shape[-1] == x.shape[-1] == base.dims
+def find(basis: Coupled, x: Tensor, reads: Reads, with_omega: bool) -> Step | None:
+    """The step for a free S, whatever the kernel."""
+    q = basis.q
+    if type(q) is not CholeskyQ:
+        return None
+
+    def step(x: Tensor, numerics: Numerics) -> tuple[Moments, Penalties]:
+        root = q.root()
+        f = coupled_moments(basis.kernel, basis.inducing, x, q.mean, root, numerics, reads=reads)
+        return f, Penalties(q.penalty(root).sum(-1))
+
+    return step
 
 
-def marginals_in_one(
+def coupled_moments(
     kernel: Kernel,
     inducing: Tensor,
     x: Tensor,
@@ -39,39 +47,44 @@ def marginals_in_one(
     root: Tensor,
     numerics: Numerics,
     *,
-    reading: Reading,
-) -> Marginals:
-    """f(x) under q = N(mean, root rootᵀ), x [R, 1, n, d]; of the variance what will be read."""
-    base, variance = kernel, None
-    if isinstance(kernel, Scale):
-        base, variance = kernel.kernel, kernel.variance().to(x.dtype).unsqueeze(-1)
-    projection = projection_for(reading, inducing.shape[-2], x.shape[-2])
-    if suits(base, inducing, x):
-        assert isinstance(base, Stationary)
-        profile = base.profile
-        lengthscale = base.lengthscale().unsqueeze(-2)
-        mu, *parts, info = _StationaryStep.apply(
-            projection, profile, numerics.jitter, inducing, x, lengthscale, mean, root
+    reads: Reads,
+) -> Moments:
+    """f(x), x [R, 1, n, d], under q = N(mean, root rootᵀ) on the points Z [R, latent or 1, M, d].
+
+    `Marginals`, `TotalMarginals` or `VarianceSum`, by ``reads``.
+    """
+    base, variance = split_variance(kernel)
+    n = x.shape[-2]
+    projection = projection_for(reads, inducing.shape[-2], n)
+    stationary = stationary_part(base, inducing, x)
+    if stationary is not None:
+        lengthscale = stationary.lengthscale().unsqueeze(-2)
+        mu, *values, info = _StationaryStep.apply(
+            projection, stationary.profile, numerics.jitter, inducing, x, lengthscale, mean, root
         )
-        prior = x.new_ones(()).expand_as(parts[0])
-    else:  # also points of another kind than rows (the generalised RBF), and whatever the kernel refuses
+        prior = x.new_ones(()).expand_as(mu)
+    else:  # also points of another kind than rows (the generalised RBF)
         z = inducing.double()
         K, _ = numerics.jittered(base(z, z))
-        mu, *parts, info = carry_out(projection, K, base(inducing, x), mean, root)
+        mu, *values, info = projection(K, base(inducing, x), mean, root)
         prior = base.diag(x)
     numerics.note(info)
-    if reading == "parts":
-        norm, explained = parts
-        f = Marginals(mu, prior - norm, explained)
-    else:
-        f = Marginals(mu, prior, *parts)
-    if variance is None:
-        return f
-    return Marginals(variance.sqrt() * f.mean, variance * f.residual, variance * f.explained)
+    s = x.new_ones(1, 1) if variance is None else variance.to(x.dtype)
+    s_row = s.unsqueeze(-1)
+    mu = mu if variance is None else s_row.sqrt() * mu
+    if reads == "parts":
+        norm, explained = values
+        return Marginals(mu, s_row * (prior - norm), s_row * explained)
+    (change,) = values
+    if reads == "variance":
+        return TotalMarginals(mu, s_row * (prior + change))
+    if change.dim() == mu.dim():  # of single rows, where that is less work
+        change = change.sum(-1)
+    return VarianceSum(mu, s * (prior.sum(-1) + change))
 
 
 class _StationaryStep(torch.autograd.Function):
-    """Points and lengthscales, and q ↦ what a projection returns, for a kernel k(r²) of unit variance."""
+    """(Z, x, lengthscale, m, R) ↦ the values of a projection, for a kernel k(r²) of unit variance."""
 
     @staticmethod
     def forward(

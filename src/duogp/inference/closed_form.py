@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from duogp.bases.conditional import Conditional
 from duogp.bases.marginals import Features, Mismatch, RowMismatch
-from duogp.fused import collapsed as gram_bound
+from duogp.fused import collapsed
+from duogp.fused.table import sums_are_enough
 from duogp.models.model import Batch, Model
 from duogp.numerics.factorisation import lower_root_of_inverse
-from duogp.objectives import dtc, elbo, vfitc
 from duogp.variational import DiagonalQ, PointQ, Q, ShrunkQ
 
 
@@ -146,10 +145,10 @@ class Optimum(NamedTuple):
 def row_weights(model: Model, batch: Batch, features: Features) -> Tensor:
     """Λ: the precision with which a row speaks about ψᵀu, [R, latent, n]."""
     noise = model.likelihood.bind(batch.noise).noise  # type: ignore[attr-defined]
-    if model.objective is vfitc:
+    if not model.objective.has_closed_form:
+        raise ValueError(f"the objective {model.objective} is not quadratic in q(u): it has no closed form")
+    if model.objective.smooths_residual:
         noise = noise + features.residual
-    elif model.objective not in (elbo, dtc):
-        raise ValueError("the optimal q has a closed form for the ELBO, VFITC and DTC only")
     weights = noise.reciprocal() * torch.ones_like(features.residual)  # one kernel may serve many outputs
     return weights if batch.weight is None else weights * batch.weight.unsqueeze(-2)
 
@@ -174,9 +173,8 @@ def statistics(model: Model, batch: Batch, features: Features, T: Tensor | None)
 def optimum(model: Model, factors: Any, stats: Statistics) -> Optimum:
     """(m*, S*) from the statistics. Precisions are P⁻¹ + something positive, so no jitter is needed."""
     beta1, beta2 = (b[:, None, None, None] for b in (model.beta1, model.beta2))
-    V = model.basis.prior_root(factors)
 
-    def precision(gram: Tensor) -> Tensor:
+    def precision(gram: Tensor, V: Tensor | None) -> Tensor:
         eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         prior = eye.expand_as(gram) if V is None else V.double().mT @ V.double()
         out = prior + gram / beta1
@@ -188,11 +186,13 @@ def optimum(model: Model, factors: Any, stats: Statistics) -> Optimum:
         return root
 
     q = model.basis.q
-    P = precision(stats.gram)
+    V, V_mean = model.basis.prior_root(factors), model.basis.mean_prior_root(factors)
+    together = stats.mean_gram is stats.gram and V is V_mean  # mean and covariance have one precision
+    P = precision(stats.gram, V)
     moment = stats.moment / beta1.squeeze(-1)
     if (centre := model.basis.prior_mean(factors)) is not None:
         moment = moment + centre.double()
-    if len(q.parts()) == 1 and stats.mean_gram is stats.gram:
+    if len(q.parts()) == 1 and together:
         root = inverse_root(P)
         return Optimum((root @ (root.mT @ moment.unsqueeze(-1))).squeeze(-1), root)
 
@@ -201,7 +201,7 @@ def optimum(model: Model, factors: Any, stats: Statistics) -> Optimum:
     for block, s in q.parts():
         known = isinstance(block, ShrunkQ)
         root[..., s, s] = block.root().to(P) if known else inverse_root(P[..., s, s])
-    P_mean = P if stats.mean_gram is stats.gram else precision(stats.mean_gram)
+    P_mean = P if together else precision(stats.mean_gram, V_mean)
     learned = [s for block, s in q.parts() if block.learns_mean] if P_mean is P else [slice(None)]
     index = torch.cat([torch.arange(P_mean.shape[-1], device=P.device)[s] for s in learned])
     mean_root = inverse_root(P_mean[..., index[:, None], index])
@@ -220,15 +220,13 @@ class CollapsedObjective:
     def __init__(self, model: Model, chunks: Sequence[Callable[[], Batch]]) -> None:
         self.model = model
         self.chunks = chunks
-        # The reference code sees one block a step, unscaled: on average 1/blocks of the sum (MATH §2.3).
-        reference = isinstance(model.basis, Conditional) and model.basis.omega == "batch"
-        self.omega_scale = 1.0 / len(chunks) if reference else 1.0
+        self.omega_scale = model.basis.collapsed_omega_scale(len(chunks))
 
     def backward(self) -> Tensor:
         """Accumulate gradients; return the loss per datum [R]."""
         model = self.model
         factors = model.factors()
-        if gram_bound.applies(model):
+        if sums_are_enough(model):
             return self._backward_from_sums(factors)
         if len(self.chunks) == 1:
             batch = self.chunks[0]()
@@ -257,23 +255,23 @@ class CollapsedObjective:
         return total + shared.detach()
 
     def _backward_from_sums(self, factors: Any) -> Tensor:
-        """The same by way of `gram_bound`; a single chunk is looked at once, several are looked at twice."""
+        """`backward` by way of `fused.collapsed`: a single chunk is evaluated once, several twice."""
         model, once = self.model, len(self.chunks) == 1
         leaves, restore = _cut(factors)
         own = restore(leaves)
         with torch.set_grad_enabled(once):
             total, rows, by_row = self._sums(own)
         sums = total.leaves()
-        data = gram_bound.weighed(model, own, sums, by_row=by_row)
+        data = collapsed.weighed(model, own, sums, by_row=by_row)
         gram = data.precision()
         q = optimum(model, own, Statistics(gram, gram, data.moment.detach(), None)).as_q(model.basis.q)
         loss = data.loss(q.mean, q.S) / model.num_data + self._shared_loss(own, q)
         loss.sum().backward()
-        centre = gram_bound.centre_of(model, own, q.mean)
+        centre = collapsed.centre_of(model, own, q.mean)
         for chunk in self.chunks:
-            rows = rows if once else gram_bound.Rows(model, chunk(), own)
+            rows = rows if once else collapsed.ChunkSums(model, chunk(), own)
             rows.backward(sums, centre)
-        gram_bound.backward_to_factors(sums, gram_bound.sides(model, own))
+        collapsed.backward_to_factors(sums, collapsed.sides(model, own))
         outputs = [t for t in _tensors(factors) if t.requires_grad]
         torch.autograd.backward(outputs, [_gradient(leaf) for leaf in leaves if leaf.requires_grad])
         return loss.detach()
@@ -282,9 +280,9 @@ class CollapsedObjective:
     def solve(self, factors: Any | None = None) -> Optimum:
         """The optimal q at the current hyperparameters."""
         factors = self.model.factors() if factors is None else factors
-        if gram_bound.applies(self.model):
+        if sums_are_enough(self.model):
             sums, _, by_row = self._sums(factors)
-            data = gram_bound.weighed(self.model, factors, sums, by_row=by_row)
+            data = collapsed.weighed(self.model, factors, sums, by_row=by_row)
             gram = data.precision()
             return optimum(self.model, factors, Statistics(gram, gram, data.moment, None))
         stats: Statistics | None = None
@@ -296,12 +294,12 @@ class CollapsedObjective:
         assert stats is not None
         return optimum(self.model, factors, stats)
 
-    def _sums(self, factors: Any) -> tuple[gram_bound.Sums, gram_bound.Rows, bool]:
+    def _sums(self, factors: Any) -> tuple[collapsed.Sums, collapsed.ChunkSums, bool]:
         """Over all chunks, the last chunk's rows, and whether rows have noise of their own."""
-        total: gram_bound.Sums | None = None
+        total: collapsed.Sums | None = None
         for chunk in self.chunks:
             batch = chunk()
-            rows = gram_bound.Rows(self.model, batch, factors)
+            rows = collapsed.ChunkSums(self.model, batch, factors)
             total = rows.sums() if total is None else total + rows.sums()
         assert total is not None
         return total, rows, batch.noise is not None

@@ -21,14 +21,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
-from duogp.bases import Hybrid, TwoBlock
 from duogp.bases.base import Basis
 from duogp.numerics.factorisation import lower_root_of_inverse
 from duogp.variational import CholeskyQ
+
+if TYPE_CHECKING:
+    from duogp.bases.hybrid import Hybrid
 
 MEAN_RULES = ("adam", "exact", "diagonal", "joint")
 SAFETY = 0.9
@@ -88,7 +91,7 @@ class PowerIteration:
 class WhitenedGamma(MeanRule):
     """m_v of ORTH in whitened coordinates: the metric is I."""
 
-    def __init__(self, basis: TwoBlock, num_data: Tensor, beta1: Tensor) -> None:
+    def __init__(self, basis: Basis, num_data: Tensor, beta1: Tensor) -> None:
         super().__init__(basis, num_data, beta1)
         self.block = basis.q
         self.size = basis.q.size
@@ -167,7 +170,7 @@ class JointMeans(MeanRule):
     P is averaged over steps, P ← (1 − ρβ₁)P + ρ(β₁I + ΨwΨᵀ), as natural gradients average a block's own S⁻¹.
     """
 
-    def __init__(self, basis: TwoBlock, num_data: Tensor, beta1: Tensor) -> None:
+    def __init__(self, basis: Basis, num_data: Tensor, beta1: Tensor) -> None:
         super().__init__(basis, num_data, beta1)
         self.blocks = [(b, s) for b, s in basis.q.parts() if isinstance(b, CholeskyQ)]
         mean = basis.q.mean
@@ -209,11 +212,10 @@ def make_mean_rule(name: str, basis: Basis, num_data: Tensor, beta1: Tensor) -> 
         raise ValueError(f"the mean rule must be one of {', '.join(MEAN_RULES)}, got {name!r}")
     if name == "adam":
         return None
-    if isinstance(basis, TwoBlock):
-        if name == "joint" and all(isinstance(block, CholeskyQ) for block, _ in basis.q.parts()):
-            return JointMeans(basis, num_data, beta1)
-        if name == "exact" and basis.mean_only:
-            return WhitenedGamma(basis, num_data, beta1)
-    if isinstance(basis, Hybrid) and name in ("exact", "diagonal"):
-        return CoefficientGamma(basis, num_data, beta1, diagonal=name == "diagonal")
-    raise ValueError(f"the mean rule {name!r} is not defined for the {type(basis).__name__} basis")
+    if name not in basis.mean_rules():
+        raise ValueError(f"the mean rule {name!r} is not defined for the {type(basis).__name__} basis")
+    if name == "joint":
+        return JointMeans(basis, num_data, beta1)
+    if basis.has_mean_coefficients:
+        return CoefficientGamma(cast("Hybrid", basis), num_data, beta1, diagonal=name == "diagonal")
+    return WhitenedGamma(basis, num_data, beta1)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from duogp.baselines import KINDS, NeuralPredictor, NeuralSettings
-from duogp.baselines.fitting import make_network
+from duogp.baselines.fit import make_network
 from duogp.data.targets import Target
 from duogp.errors import SavedModelError
 from duogp.io.common import common_from_state, common_state, method_from_state, on_device, settings_from_state

@@ -1,4 +1,4 @@
-"""Kernels k(x, x′): dense, differentiable, no laziness."""
+"""Kernels k(x, x′): dense matrices, differentiable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from duogp.kernels.adapter import GPyTorchKernel, is_gpytorch_kernel
 from duogp.kernels.base import FeatureMap, Kernel
 from duogp.kernels.compose import ActiveDims, Product, Scale, Sum
-from duogp.kernels.deep_kernel import Deep
+from duogp.kernels.deep_kernel import Deep, DeepKernel
 from duogp.kernels.distance import squared_distance
 from duogp.kernels.finite import Constant, Linear
 from duogp.kernels.generalised import GeneralisedRBF, generalised_points
@@ -44,6 +44,7 @@ __all__ = [
     "ActiveDims",
     "Constant",
     "Deep",
+    "DeepKernel",
     "FeatureMap",
     "GPyTorchKernel",
     "GeneralisedRBF",
@@ -66,7 +67,10 @@ __all__ = [
 
 
 def make_kernel(spec: str | Kernel | Any, dims: int, *, ard: bool = True, scale: bool = True) -> Kernel:
-    """A kernel from its name ("matern52", "Matern-5/2", "rbf + linear"), or a copy of one of any library."""
+    """A kernel from its name ("matern52", "Matern-5/2", "rbf + linear"), or a copy of a kernel object.
+
+    A gpytorch kernel becomes a `GPyTorchKernel`.
+    """
     if isinstance(spec, Kernel):
         return copy.deepcopy(spec)
     if is_gpytorch_kernel(spec):
@@ -78,6 +82,6 @@ def make_kernel(spec: str | Kernel | Any, dims: int, *, ard: bool = True, scale:
         near = difflib.get_close_matches(str(spec).lower(), KERNELS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"unknown kernel {spec!r}{hint} The names are {', '.join(KERNELS)}")
-    # The constant kernel is the one that looks at no column of x.
+    # The constant kernel has no parameter per column.
     kernel = Constant() if kind is Constant else kind(dims, ard=ard)
     return Scale(kernel) if scale else kernel

@@ -1,11 +1,10 @@
-"""Any gpytorch kernel as one of ours (gpytorch itself is never imported here)."""
+"""gpytorch kernels as kernels of duogp; gpytorch itself is never imported here."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from duogp.kernels.base import Kernel
@@ -13,7 +12,7 @@ from duogp.kernels.foreign import Foreign
 
 
 def is_gpytorch_kernel(value: object) -> bool:
-    """Whether an object is a gpytorch kernel; nobody holds one without having imported gpytorch."""
+    """Whether an object is a gpytorch kernel, which cannot exist before gpytorch was imported."""
     gpytorch = sys.modules.get("gpytorch")
     return gpytorch is not None and isinstance(value, gpytorch.kernels.Kernel)
 
@@ -21,9 +20,8 @@ def is_gpytorch_kernel(value: object) -> bool:
 class GPyTorchKernel(Kernel):
     """A gpytorch kernel, evaluated densely.
 
-    Leading dimensions given by `numerics.parameters.batched` are looped over; a kernel with a gpytorch batch
-    shape of its own is refused. It cannot be captured in a CUDA graph (gpytorch waits for the device) and has
-    no pathwise samples.
+    Leading dimensions given by `numerics.parameters.batched` are looped over; a gpytorch batch shape is
+    refused. It cannot be captured in a CUDA graph (gpytorch synchronises) and has no pathwise samples.
     """
 
     def __init__(self, kernel: Any) -> None:
@@ -41,10 +39,6 @@ class GPyTorchKernel(Kernel):
     def gpytorch_kernel(self) -> Any:
         return self.dense.module.kernel
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.dense.batch_shape
-
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
         return self.dense(x1, x2)
 
@@ -59,14 +53,12 @@ class GPyTorchKernel(Kernel):
             name: (p if constraint is None else constraint.transform(p)).detach().tolist()
             for name, p, constraint in self.gpytorch_kernel.named_parameters_and_constraints()
         }
-        return {
-            **super().describe(),
-            "parameters": {name.replace("raw_", ""): v for name, v in values.items()},
-        }
+        parameters = {name.replace("raw_", ""): v for name, v in values.items()}
+        return {**super().describe(), "parameters": parameters}
 
 
 class _Dense(nn.Module):
-    """The matrix for two inputs, its diagonal for one."""
+    """The dense matrix of a gpytorch kernel for two inputs, its diagonal for one."""
 
     def __init__(self, kernel: Any) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""What a kernel is: k(x, x′) as a dense matrix, its diagonal, and random features of its prior."""
+"""`Kernel`: a covariance function k(x, x′), its diagonal, and random features of its prior."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,11 +16,11 @@ FeatureMap = Callable[[Tensor], Tensor]
 
 
 class Kernel(nn.Module, ABC):
-    """A covariance function.
+    """A covariance function k(x, x′); a subclass defines `forward` and `diag`.
 
-    A new kernel needs `forward` and `diag`; with `unbiased_features` it also gives pathwise samples, and with
-    `batch_shape` its parameters may carry leading dimensions. Parameters are read from the right, computed in
-    the dtype of x, and nothing here waits for the device.
+    Parameters (`Positive`) get leading dimensions (replicates, latents), so they are read from the right,
+    `variance()[..., None, None]`, and cast to the dtype of x. With `unbiased_features` a kernel also has
+    pathwise samples. Both run inside captured steps: no `.item()`, no branch on values of tensors.
     """
 
     @abstractmethod
@@ -33,23 +33,31 @@ class Kernel(nn.Module, ABC):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """The leading shape that `duogp.numerics.parameters.batched` gave the parameters."""
-        return torch.Size()
+        """The leading shape that `numerics.parameters.batched` gave the parameters: that of the parts."""
+        return torch.broadcast_shapes(*(p.batch_shape for p in self._parts() if hasattr(p, "batch_shape")))
+
+    def _parts(self) -> Iterator[Any]:
+        """The modules directly inside this one, lists of modules opened."""
+        for child in self.children():
+            yield from child if isinstance(child, nn.ModuleList) else [child]
 
     # -- random features -------------------------------------------------------------------------------
 
     def unbiased_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
-        """ψ: [*b, n, d] → [*b, n, num], every column alone with E[ψⱼ(x) ψⱼ(x′)] = k(x, x′), all independent.
+        """ψ: [*b, n, d] → [*b, n, num], independent columns, each with E[ψⱼ(x) ψⱼ(x′)] = k(x, x′).
 
-        Products need these: the product of independent unbiased features is unbiased for the product.
+        The product of independent unbiased features is unbiased for the product of their kernels.
         """
-        raise TypeError(f"{type(self).__name__} has no random features: pathwise samples are unavailable")
+        raise TypeError(
+            f"{type(self).__name__} has no random features: pathwise samples are unavailable; define "
+            "unbiased_features(num, generator) to have them"
+        )
 
     def prior_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
         """φ: [*b, n, d] → [*b, n, F] with E[φ(x) φ(x′)ᵀ] = k(x, x′), at the present hyperparameters.
 
-        f = φ(x) w with w ~ N(0, I) is then a sample of the prior. F is num for most kernels; a sum has num
-        for each part and finite kernels (linear, constant) have their own exact few.
+        f = φ(x) w with w ~ N(0, I) is then a sample of the prior. F is num for most kernels, num per part
+        for a sum, and the exact number of features for linear and constant kernels.
         """
         psi = self.unbiased_features(num, generator)
         return lambda x: psi(x) / math.sqrt(num)  # φφᵀ averages num unbiased estimates
@@ -74,21 +82,17 @@ class Kernel(nn.Module, ABC):
     # -- description -----------------------------------------------------------------------------------
 
     def categorical_columns(self, dims: int) -> set[int]:
-        """Which of ``dims`` columns hold category codes: names, to be neither scaled nor averaged."""
-        found: set[int] = set()
-        for child in self.children():
-            for part in child if isinstance(child, nn.ModuleList) else [child]:
-                if isinstance(part, Kernel):
-                    found |= part.categorical_columns(dims)
-        return found
+        """Which of ``dims`` columns hold category codes, to be neither scaled nor averaged."""
+        parts = (part.categorical_columns(dims) for part in self._parts() if isinstance(part, Kernel))
+        return set().union(*parts)
 
     def settings(self) -> dict[str, Any]:
-        """What is chosen rather than learned; JSON-friendly."""
+        """The constructor's choices that are not learned, as JSON values."""
         return {}
 
     def describe(self) -> dict[str, Any]:
         """The kernel and its present hyperparameters as nested dictionaries and lists."""
-        out: dict[str, Any] = {"class": type(self).__name__, **self.settings()}
+        out: dict[str, Any] = {"class": getattr(self, "saved_name", type(self).__name__), **self.settings()}
         for name, part in self._modules.items():
             if isinstance(part, Positive):
                 out[name] = part().detach().tolist()
@@ -107,7 +111,7 @@ class Kernel(nn.Module, ABC):
 
 
 def check_dims(kernel: Kernel, dims: int, *inputs: Tensor) -> None:
-    """Every x must have the kernel's number of columns (a static check)."""
+    """An error where an x has not the kernel's number of columns."""
     for x in inputs:
         if x.shape[-1] != dims:
             raise ValueError(
@@ -125,6 +129,5 @@ def _as_kernel(value: Kernel | float) -> Kernel:
 def _brief(value: Tensor) -> str:
     if value.numel() > 8:
         return f"<{'×'.join(map(str, value.shape))}>"
-    rounded = value.detach().flatten().tolist()
-    text = ", ".join(f"{v:.4g}" for v in rounded)
+    text = ", ".join(f"{v:.4g}" for v in value.detach().flatten().tolist())
     return text if value.dim() == 0 else f"[{text}]"

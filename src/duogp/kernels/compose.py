@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any, cast
@@ -25,10 +26,6 @@ class Scale(Kernel):
         self.kernel = kernel
         self.variance = Positive(float(variance), prior=prior, trainable=trainable)
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        return torch.broadcast_shapes(self.variance.raw.shape, self.kernel.batch_shape)
-
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
         return self.variance().to(x1.dtype)[..., None, None] * self.kernel(x1, x2)
 
@@ -47,7 +44,7 @@ class Scale(Kernel):
 
 
 class _Many(Kernel):
-    """Several kernels; one of the same kind among them is opened up, so (a + b) + c has three parts."""
+    """Several kernels; one of the same class among them is replaced by its parts: (a + b) + c has three."""
 
     def __init__(self, *kernels: Kernel) -> None:
         super().__init__()
@@ -58,10 +55,6 @@ class _Many(Kernel):
 
     def __iter__(self) -> Iterator[Kernel]:
         return iter(cast("list[Kernel]", list(self.kernels)))
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return torch.broadcast_shapes(*(k.batch_shape for k in self))
 
 
 class Sum(_Many):
@@ -107,7 +100,32 @@ class Product(_Many):
         return lambda x: reduce(operator.mul, (psi(x) for psi in parts))
 
 
-class ActiveDims(Kernel):
+class Warped(Kernel):
+    """k(h(x), h(x′)) for a map h of the inputs, `embed`."""
+
+    kernel: Kernel
+
+    @abstractmethod
+    def embed(self, x: Tensor) -> Tensor:
+        """h(x): [*b, n, d] → [*b, n, features]."""
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        h1 = self.embed(x1)
+        return self.kernel(h1, h1 if x2 is x1 else self.embed(x2))
+
+    def diag(self, x: Tensor) -> Tensor:
+        return self.kernel.diag(self.embed(x))
+
+    def unbiased_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
+        psi = self.kernel.unbiased_features(num, generator)
+        return lambda x: psi(self.embed(x))
+
+    def prior_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
+        phi = self.kernel.prior_features(num, generator)
+        return lambda x: phi(self.embed(x))
+
+
+class ActiveDims(Warped):
     """k on some columns of x only."""
 
     index: Tensor
@@ -118,29 +136,11 @@ class ActiveDims(Kernel):
         self.active = [dims] if isinstance(dims, int) else [int(d) for d in dims]
         self.register_buffer("index", torch.tensor(self.active, dtype=torch.long), persistent=False)
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.kernel.batch_shape
+    def embed(self, x: Tensor) -> Tensor:
+        return x.index_select(-1, self.index)
 
     def categorical_columns(self, dims: int) -> set[int]:
         return {self.active[i] for i in self.kernel.categorical_columns(len(self.active))}
 
     def settings(self) -> dict[str, Any]:
         return {"active": self.active}
-
-    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
-        return self.kernel(self._columns(x1), self._columns(x2))
-
-    def diag(self, x: Tensor) -> Tensor:
-        return self.kernel.diag(self._columns(x))
-
-    def unbiased_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
-        psi = self.kernel.unbiased_features(num, generator)
-        return lambda x: psi(self._columns(x))
-
-    def prior_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
-        phi = self.kernel.prior_features(num, generator)
-        return lambda x: phi(self._columns(x))
-
-    def _columns(self, x: Tensor) -> Tensor:
-        return x.index_select(-1, self.index)

@@ -1,8 +1,8 @@
-"""Distances by one matmul that stay accurate in float32 and far from the origin.
+"""Distances by one matrix product, accurate for float32 inputs and far from the origin.
 
 ‖a − b‖² = ‖a‖² + ‖b‖² − 2aᵀb loses all its digits when ‖a‖ is much larger than ‖a − b‖. So both sides are
-moved to a common centre first (distances do not notice) and the expansion is always done in float64: in
-float32 its error is many times a usual jitter.
+moved to a common centre first, which leaves distances unchanged, and the expansion is always done in float64:
+in float32 its error is many times a usual jitter.
 """
 
 from __future__ import annotations
@@ -14,19 +14,26 @@ EPS = torch.finfo(torch.float64).eps
 
 
 def centred(x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
-    """Both inputs in float64, relative to the mean of x1, a constant to autograd.
+    """Both inputs in float64, relative to the mean of x1, which is a constant to autograd.
 
-    x1 are the inducing points wherever we call a kernel, so that one far row of x2 disturbs no other.
+    x1 are the inducing points wherever duogp calls a kernel, so one far row of x2 leaves the others exact.
     """
-    points = max(x1.shape[-2], 1)  # the mean of no points would be NaN, and so would be gradients
+    points = max(x1.shape[-2], 1)  # the mean of no points would be NaN, and so would gradients
     centre = x1.detach().double().sum(-2, keepdim=True) / points
     return x1.double() - centre, x2.double() - centre
+
+
+def scaled(x1: Tensor, x2: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """`centred` inputs over a scale, float64."""
+    a, b = centred(x1, x2)
+    inverse = scale.double().reciprocal()
+    return a * inverse, b * inverse
 
 
 def squared_distance(x1: Tensor, x2: Tensor, scale: Tensor | None = None) -> Tensor:
     """‖(x1 − x2) / scale‖² ≥ 0 for every pair: [*b, n, d], [*b, m, d] → [*b, n, m], in the dtype of x1.
 
-    The clamp at zero only changes the value: gradients of every order are those of the unclamped polynomial.
+    The clamp at zero changes the value only: gradients of every order are those of the unclamped polynomial.
     """
     _, r2 = _expansion(x1, x2, scale)
     return (r2 - r2.detach().clamp_max(0.0)).to(x1.dtype)
@@ -35,7 +42,7 @@ def squared_distance(x1: Tensor, x2: Tensor, scale: Tensor | None = None) -> Ten
 def distance(x1: Tensor, x2: Tensor, scale: Tensor | None = None) -> Tensor:
     """‖(x1 − x2) / scale‖, exactly zero with zero gradient where the points coincide.
 
-    The root turns a rounding error of 1e-16 into 1e-8, so what the expansion cannot tell from zero is zero.
+    The root turns a rounding error of 1e-16 into 1e-8, so r² within its rounding error of zero is zero.
     """
     size, r2 = _expansion(x1, x2, scale)
     same = r2.detach() <= (x1.shape[-1] + 4) * EPS * size.detach()
@@ -45,9 +52,6 @@ def distance(x1: Tensor, x2: Tensor, scale: Tensor | None = None) -> Tensor:
 
 def _expansion(x1: Tensor, x2: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
     """‖a‖² + ‖b‖², the size of the terms, and ‖a‖² + ‖b‖² − 2aᵀb in float64."""
-    a, b = centred(x1, x2)
-    if scale is not None:
-        inverse = scale.double().reciprocal()
-        a, b = a * inverse, b * inverse
+    a, b = centred(x1, x2) if scale is None else scaled(x1, x2, scale)
     size = a.square().sum(-1).unsqueeze(-1) + b.square().sum(-1).unsqueeze(-2)
     return size, size - (2.0 * a) @ b.mT

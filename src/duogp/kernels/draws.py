@@ -11,12 +11,12 @@ from torch import Tensor
 
 
 def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    device = generator.device if generator is not None else like.device
+    device = _device(like, generator)
     return torch.randn(*shape, generator=generator, device=device, dtype=torch.float64).to(like.device)
 
 
 def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    device = generator.device if generator is not None else like.device
+    device = _device(like, generator)
     return torch.rand(*shape, generator=generator, device=device, dtype=torch.float64).to(like.device)
 
 
@@ -29,8 +29,8 @@ def sign(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) 
 
 
 def poisson(rate: Tensor, generator: torch.Generator | None) -> Tensor:
-    device = generator.device if generator is not None else rate.device
-    return torch.poisson(rate.double().to(device), generator=generator).to(rate.device)
+    rates = rate.double().to(_device(rate, generator))
+    return torch.poisson(rates, generator=generator).to(rate.device)
 
 
 def chi2(dof: int, shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -43,3 +43,7 @@ def gamma(concentration: Tensor, generator: torch.Generator | None) -> Tensor:
     u = uniform(concentration.shape, concentration, generator).cpu().numpy()
     draws = gammaincinv(concentration.double().cpu().numpy(), u)
     return torch.as_tensor(draws, dtype=torch.float64).to(concentration.device)
+
+
+def _device(like: Tensor, generator: torch.Generator | None) -> torch.device:
+    return like.device if generator is None else generator.device

@@ -1,4 +1,4 @@
-"""Kernels of finitely many features: linear and constant."""
+"""Kernels with finitely many features: linear and constant."""
 
 from __future__ import annotations
 
@@ -28,10 +28,6 @@ class Linear(Kernel):
         self.dims, self.ard = dims, ard
         self.variance = Positive(variance, (dims if ard else 1,), prior=prior)
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.variance.raw.shape[:-1]
-
     def settings(self) -> dict[str, Any]:
         return {"dims": self.dims, "ard": self.ard}
 
@@ -58,7 +54,7 @@ class Linear(Kernel):
 
 
 class Constant(Kernel):
-    """k(x, x′) = 1: an unknown level; scale it to give it a variance."""
+    """k(x, x′) = 1, an unknown constant; `Scale` gives it a variance."""
 
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
         shape = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])

@@ -1,4 +1,4 @@
-"""Modules written elsewhere, which know nothing of our leading parameter dimensions."""
+"""Modules of other libraries, evaluated without leading parameter dimensions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch.func import functional_call
 
 
 class Foreign(nn.Module):
-    """Calls a module once for each leading index that `numerics.parameters.batched` gave its parameters.
+    """A module called once for each leading index that `numerics.parameters.batched` gave its parameters.
 
-    Inputs are [*b, n, d] and outputs [*b, ...]; parameters are cast to the dtype of the inputs. The loop is
-    the price of not knowing the module: our own kernels and means broadcast instead.
+    Inputs are [*b, n, d] and outputs [*b, ...]; parameters are cast to the dtype of the inputs. Kernels and
+    means of duogp broadcast instead of this loop.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -1,7 +1,7 @@
-"""k(Z, x) of a stationary kernel whose points and lengthscales will not change again, for prediction.
+"""k(Z, x) of a stationary kernel with fixed points and lengthscales, for prediction.
 
-Half of what `Profile` does concerns Z alone and is done here once: a prediction of a million rows makes tens
-of pieces, and on a GPU each piece is a hundred small operations that the host has to start.
+Half of the work of `Profile` depends on Z alone and is done once: a prediction of a million rows has tens of
+pieces, and on a GPU each piece would launch a hundred small operations.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from duogp.kernels.base import Kernel
 from duogp.kernels.profiles import Profile, right
 from duogp.kernels.stationary import Stationary, profile_of
 
-#: Points so far from their centre, in squared lengthscales, that r² of what coincides with them may have an
-#: error of some 1e-9: up to here a wrong sign of r² goes unnoticed in exp(−r²/2). A row is either as near to
-#: the centre, or so far from every point that its r² is right.
+#: The largest ‖z − centre‖² in squared lengthscales for which r² of coinciding points has an error of about
+#: 1e-9, so that a wrong sign of r² does not show in exp(−r²/2). A row is either as near to the centre, or so
+#: far from every point that its r² is accurate.
 NEAR = 1e5
 
 
 @dataclass(frozen=True, eq=False)
 class FrozenColumns:
+    """x ↦ k(Z, x)."""
+
     profile: Profile
     centre: Tensor  # [..., 1, d]
     inverse: Tensor  # of the lengthscale, [..., 1, d]
@@ -32,16 +34,14 @@ class FrozenColumns:
     @classmethod
     @torch.no_grad()
     def of(cls, kernel: Kernel, points: Tensor) -> FrozenColumns | None:
-        """None where the kernel is of another kind."""
+        """The columns of a kernel with a profile; None for other kernels."""
         profile = profile_of(kernel)
         if profile is None or points.shape[-1] != getattr(kernel, "dims", None) or not points.numel():
             return None
         assert isinstance(kernel, Stationary)
         points = points.double()
-        centre, inverse = (
-            points.mean(-2, keepdim=True),
-            kernel.lengthscale().double()[..., None, :].reciprocal(),
-        )
+        centre = points.mean(-2, keepdim=True)
+        inverse = kernel.lengthscale().double()[..., None, :].reciprocal()
         scaled = (points - centre) * inverse
         sound = bool(scaled.square().sum(-1).max() <= NEAR)
         return cls(profile, centre, inverse, profile.left(scaled), sound)

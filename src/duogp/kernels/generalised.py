@@ -22,7 +22,7 @@ from torch import Tensor
 
 from duogp.kernels import draws
 from duogp.kernels.base import FeatureMap
-from duogp.kernels.distance import centred
+from duogp.kernels.distance import scaled
 from duogp.kernels.stationary import LN2, RBF
 
 
@@ -46,8 +46,8 @@ class GeneralisedRBF(RBF):
     def unbiased_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
         """A basis point multiplies √2 cos(ωᵀz + b) by Π_d √c_d exp(−(c_d² − 1)(s_d ω_d)²/4).
 
-        Unbiased for every c; of finite variance where all c_d > 1/√2. Narrower points reach into
-        frequencies that the spectrum of the prior hardly ever draws.
+        Unbiased for every c; of finite variance where all c_d > 1/√2. Narrower points have frequencies that
+        the spectrum of the prior hardly ever draws.
         """
         omega = self.frequencies(num, generator)  # [*b, d, F]
         phase = draws.angle((*self.batch_shape, 1, num), omega, generator)
@@ -76,9 +76,7 @@ class GeneralisedRBF(RBF):
         return x[..., : self.dims], x[..., self.dims :]
 
     def _scaled(self, x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
-        inverse = self.lengthscale().double()[..., None, :].reciprocal()
-        a, b = centred(x1[..., : self.dims], x2[..., : self.dims])
-        return a * inverse, b * inverse
+        return scaled(x1[..., : self.dims], x2[..., : self.dims], self.lengthscale()[..., None, :])
 
     def _against_data(self, points: Tensor, x: Tensor) -> Tensor:
         """Σ_d w_zd (u_d − v_d)² = Σ_d w u² + [w, −2wu] [v², v]ᵀ: no [m, n, d] tensor."""
@@ -86,9 +84,8 @@ class GeneralisedRBF(RBF):
         t = points[..., self.dims :].double()
         w, u = torch.broadcast_tensors(torch.sigmoid(-2.0 * t), u)
         weighed = w * u
-        exponent = (weighed * u).sum(-1).unsqueeze(-1) + torch.cat([w, -2.0 * weighed], -1) @ torch.cat(
-            [v.square(), v], -1
-        ).mT
+        left, right = torch.cat([w, -2.0 * weighed], -1), torch.cat([v.square(), v], -1)
+        exponent = (weighed * u).sum(-1).unsqueeze(-1) + left @ right.mT
         exponent = exponent - exponent.detach().clamp_max(0.0)  # as in `squared_distance`
         return torch.exp(-exponent - 0.5 * log_cosh(t).sum(-1).unsqueeze(-1))
 
@@ -101,7 +98,7 @@ class GeneralisedRBF(RBF):
 
 
 def generalised_points(z: Tensor) -> Tensor:
-    """Basis points that start with the lengthscales of the data: [..., d] → [..., 2d], log c = 0."""
+    """Basis points with the lengthscales of the data, log c = 0: [..., d] → [..., 2d]."""
     return torch.cat([z, torch.zeros_like(z)], -1)
 
 
@@ -113,8 +110,8 @@ def log_cosh(t: Tensor) -> Tensor:
 class _PairExponent(torch.autograd.Function):
     """Σ_d (u − u′)²/(c² + c′²) + ½ log cosh(t − t′), c = eᵗ, of every pair: [*b, n, d] → [*b, n, m].
 
-    The weights belong to pairs, so there is no matrix product. One dimension at a time, forward and
-    backward: memory of the size of the result, whatever d is.
+    The weights depend on the pair, so there is no matrix product. One dimension at a time, forward and
+    backward: the memory is that of the result for every d.
     """
 
     @staticmethod
@@ -144,8 +141,6 @@ class _PairExponent(torch.autograd.Function):
 
 def _pairs(u1: Tensor, t1: Tensor, u2: Tensor, t2: Tensor, d: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """u − u′, c², c′² and t − t′ in dimension d, rows against columns."""
-    (row_u, row_t), (column_u, column_t) = (
-        (u1[..., d].unsqueeze(-1), t1[..., d].unsqueeze(-1)),
-        (u2[..., d].unsqueeze(-2), t2[..., d].unsqueeze(-2)),
-    )
+    row_u, row_t = (v[..., d].unsqueeze(-1) for v in (u1, t1))
+    column_u, column_t = (v[..., d].unsqueeze(-2) for v in (u2, t2))
     return row_u - column_u, (2.0 * row_t).exp(), (2.0 * column_t).exp(), row_t - column_t

@@ -1,11 +1,11 @@
-"""k(Z, Z) and k(Z, x) of a kernel of r² with unit variance, and their gradients, for steps written by hand.
+"""k(Z, Z) and k(Z, x) of a unit-variance kernel of r², and their gradients, for the fused steps.
 
 With W = g ∘ k′ for an incoming gradient g of k(Z, x), a and b the scaled points, r the sums of the rows of W:
 
     Σⱼ Wᵢⱼ (aᵢ − bⱼ) = rᵢ aᵢ − (W b)ᵢ                                    from which the gradient of Z
     Σᵢⱼ Wᵢⱼ (aᵢ − bⱼ)² = Σᵢ rᵢ aᵢ² − 2 aᵢ (W b)ᵢ + (W b²)ᵢ               from which that of a lengthscale
 
-so that one product with W, by [b, b², 1], does, unless x has a gradient too. That of k(Z, Z) is made
+so that one product of W with [b, b², 1] suffices, unless x has a gradient too. The W of k(Z, Z) is made
 symmetric first.
 """
 
@@ -39,7 +39,7 @@ class Scaled(NamedTuple):
 
 
 class StationaryGrams:
-    """Holds shapes and precisions, no tensors: what the backward pass needs is handed out and back."""
+    """k(Z, Z) and k(Z, x), forward and backward. It holds shapes and precisions; callers keep tensors."""
 
     def __init__(self, profile: Profile, z: Tensor, x: Tensor, lengthscale: Tensor) -> None:
         self.profile = profile
@@ -49,7 +49,7 @@ class StationaryGrams:
     def forward(
         self, z: Tensor, x: Tensor, lengthscale: Tensor, jitter: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """k(Z, Z) + jitter I in float64, k(Z, x) in the precision of x, and what `backward` wants."""
+        """k(Z, Z) + jitter I in float64, k(Z, x) in the precision of x, and the tensors for `backward`."""
         scaled = self.scaled(z, x, lengthscale)
         K, K_slope = self.among_points(scaled, jitter)
         k, k_slope = self.with_rows(scaled)

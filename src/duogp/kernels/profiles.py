@@ -1,13 +1,12 @@
-"""Kernels that are a function of r² alone, evaluated in one go, with the backward pass written by hand.
+"""Kernels that are a function of r² alone, with the backward pass written by hand.
 
 With K = k(r²), r²ᵢⱼ = ‖aᵢ − bⱼ‖² and W = G ∘ k′(r²) for an incoming gradient G,
 
     gaᵢ = 2 (Σⱼ Wᵢⱼ aᵢ − Wᵢⱼ bⱼ)        gbⱼ = 2 (Σᵢ Wᵢⱼ bⱼ − Wᵢⱼ aᵢ)
 
-one product per side, whose last column of ones makes the row sums on the way. Automatic differentiation
-of the same formula walks some twenty times over n × m numbers, which on a CPU is half of a training step.
-k′ = dk/d(r²) is computed with k and kept; second derivatives, which few need, go through automatic
-differentiation.
+one product per side, where a last column of ones gives the row sums. Automatic differentiation of the same
+formula makes some twenty passes over n × m numbers, on a CPU half of a training step. k′ = dk/d(r²) is
+computed with k and kept; second derivatives are left to automatic differentiation.
 
 r² is one product too, [a, ‖a‖², 1] [−2b, 1, ‖b‖²]ᵀ, always in float64 (see `distance`).
 """
@@ -27,17 +26,17 @@ from duogp.kernels.distance import EPS, distance, squared_distance
 class Profile(ABC):
     """k and dk/d(r²) as functions of r²."""
 
-    #: what r² is multiplied by before `value_and_slope` sees it, which costs nothing inside a product
+    #: factor of r² in the argument of `value_and_slope`; it costs nothing inside the matrix product
     stretch: float = 1.0
-    #: what the second result of `value_and_slope` is multiplied by to be dk/d(r²)
+    #: factor that makes the second result of `value_and_slope` dk/d(r²)
     slope_scale: float = 1.0
 
     @abstractmethod
     def value_and_slope(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Of q = stretch · r², which may have the wrong sign where points coincide and may be overwritten."""
+        """k and its slope from q = stretch · r², overwritten; its sign may be wrong where points coincide."""
 
     def value(self, q: Tensor, *, sound: bool = False) -> Tensor:
-        """The first of them. ``sound``: what has the wrong sign is too small to matter."""
+        """k from q, overwritten. ``sound``: wrong signs of q are too small to matter."""
         return self.value_and_slope(q)[0]
 
     @abstractmethod
@@ -69,8 +68,8 @@ def right(b: Tensor) -> Tensor:
 def _norm(x: Tensor) -> Tensor:
     """‖x‖², a little too small.
 
-    A root turns a rounding error of 1e-16 into 1e-8: what the expansion of r² cannot tell from zero is zero.
-    So the norms are taken so much too small, and what has the wrong sign then is cut off.
+    A root turns a rounding error of 1e-16 into 1e-8, so r² within its rounding error of zero must be zero.
+    The norms are reduced by that error, and the negative r² that follow are clamped.
     """
     return (1.0 - 2 * (x.shape[-1] + 4) * EPS) * x.square().sum(-1, keepdim=True)
 
@@ -87,7 +86,7 @@ class _Evaluate(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         a, b, slope = ctx.saved_tensors
         a_needed, b_needed, *_ = ctx.needs_input_grad
-        if torch.is_grad_enabled():  # someone wants to differentiate once more
+        if torch.is_grad_enabled():  # create_graph: a second derivative is wanted
             value = ctx.profile.plain(a, b).to(gradient.dtype)
             asked = [x for x, needed in ((a, a_needed), (b, b_needed)) if needed]
             found = iter(torch.autograd.grad(value, asked, gradient, create_graph=True))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from duogp.kernels import draws
 from duogp.kernels.base import FeatureMap, Kernel, check_dims
-from duogp.kernels.distance import centred, squared_distance
+from duogp.kernels.distance import centred, scaled, squared_distance
 from duogp.kernels.profiles import Exponential2, HalfInteger, Profile
 from duogp.numerics.parameters import Positive, Prior
 
@@ -38,10 +38,6 @@ class Stationary(Kernel):
         self.dims, self.ard = dims, ard
         self.lengthscale = Positive(lengthscale, (dims if ard else 1,), prior=prior)
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.lengthscale.raw.shape[:-1]
-
     def settings(self) -> dict[str, Any]:
         return {"dims": self.dims, "ard": self.ard}
 
@@ -51,7 +47,7 @@ class Stationary(Kernel):
 
     def diag(self, x: Tensor) -> Tensor:
         check_dims(self, self.dims, x)
-        shape = torch.broadcast_shapes(self.batch_shape, x.shape[:-2])
+        shape = torch.broadcast_shapes(self.lengthscale.batch_shape, x.shape[:-2])
         return x.new_ones(()).expand(*shape, x.shape[-2])
 
     @abstractmethod
@@ -60,7 +56,7 @@ class Stationary(Kernel):
 
     @property
     def profile(self) -> Profile | None:
-        """k as a function of the scaled r² alone, where it is one that is differentiated by hand."""
+        """k as a function of the scaled r² alone, with a derivative written by hand; None: there is none."""
         return None
 
     @abstractmethod
@@ -75,25 +71,25 @@ class Stationary(Kernel):
         def features(x: Tensor) -> Tensor:
             check_dims(self, self.dims, x)
             angles = x.double() @ omega + phase
-            if not angles.requires_grad:  # one array of numbers instead of three
+            if not angles.requires_grad:  # in place: a third of the memory
                 return angles.cos_().mul_(math.sqrt(2.0)).to(x.dtype)
             return (math.sqrt(2.0) * angles.cos()).to(x.dtype)
 
         return features
 
     def _event(self, value: Positive) -> Tensor:
-        """A parameter as [*b, d, 1], detached and in float64: what a draw of frequencies divides by."""
+        """A parameter as [*b, d, 1], detached and in float64, to scale draws of frequencies."""
         now = value().detach().double()
         return now.expand(*now.shape[:-1], self.dims)[..., None]
 
     def _normal_frequencies(self, num: int, generator: torch.Generator | None) -> Tensor:
-        """z / lengthscale with z ~ N(0, I): the spectrum of the RBF kernel, which others mix."""
+        """z / lengthscale with z ~ N(0, I): the spectrum of the RBF kernel; others are mixtures of it."""
         lengthscale = self._event(self.lengthscale)
         return draws.normal((*self.batch_shape, self.dims, num), lengthscale, generator) / lengthscale
 
 
 def profile_of(kernel: Kernel) -> Profile | None:
-    """The profile behind a kernel's formula; None where there is none, or a subclass has another formula."""
+    """The profile of a kernel; None where it has none, or a subclass has changed the formula."""
     if not isinstance(kernel, Stationary) or type(kernel).forward is not Stationary.forward:
         return None
     return kernel.profile if type(kernel).covariance in (RBF.covariance, Matern.covariance) else None
@@ -107,7 +103,7 @@ class RBF(Stationary):
         return Exponential2()
 
     def covariance(self, x1: Tensor, x2: Tensor, lengthscale: Tensor) -> Tensor:
-        return self.profile(*_scaled(x1, x2, lengthscale), x1.dtype)
+        return self.profile(*scaled(x1, x2, lengthscale), x1.dtype)
 
     def frequencies(self, num: int, generator: torch.Generator | None) -> Tensor:
         return self._normal_frequencies(num, generator)
@@ -123,7 +119,7 @@ class Matern(Stationary):
         return HalfInteger(self.twice_nu)
 
     def covariance(self, x1: Tensor, x2: Tensor, lengthscale: Tensor) -> Tensor:
-        return self.profile(*_scaled(x1, x2, lengthscale), x1.dtype)
+        return self.profile(*scaled(x1, x2, lengthscale), x1.dtype)
 
     def frequencies(self, num: int, generator: torch.Generator | None) -> Tensor:
         # Multivariate Student-t with 2ν degrees of freedom: one χ² for each frequency, shared by the
@@ -208,12 +204,6 @@ class Periodic(Stationary):
         half_rate = 0.5 * self._event(self.lengthscale).pow(-2).expand(*self.batch_shape, self.dims, num)
         harmonic = draws.poisson(half_rate, generator) - draws.poisson(half_rate, generator)
         return 2.0 * math.pi * harmonic / self._event(self.period)
-
-
-def _scaled(x1: Tensor, x2: Tensor, lengthscale: Tensor) -> tuple[Tensor, Tensor]:
-    a, b = centred(x1, x2)
-    inverse = lengthscale.double().reciprocal()
-    return a * inverse, b * inverse
 
 
 def _circles(angle: Tensor, lengthscale: Tensor) -> Tensor:

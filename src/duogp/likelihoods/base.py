@@ -1,201 +1,190 @@
-"""The contract of a likelihood: three expectations, one per place where the log can stand.
+"""`Likelihood`: the parameters of p(y | f), its traits, and how a likelihood of one's own is written.
 
-A `Likelihood` module holds parameters; `bind` joins them with what belongs to the rows of a batch (fixed
-noise) into a `Density`, which is pure mathematics. Tensors are [R, outputs or latents, n]; the expectations
-reduce that axis and return one value per datum, [R, n]. Mean and variances may broadcast against each other.
+    class LaplaceLikelihood(Likelihood):
+        # p(y|f) = exp(−|y − f|/s) / 2s
 
-Variances may come in slightly negative from rounding. Nothing clamps them except where a root is taken
-(`standard_deviation`), and there the gradient passes as if nothing had happened (MATH §11 C5).
+        def __init__(self):
+            super().__init__()
+            self.scale = Positive(0.5)  # learned
+
+        def log_prob(self, y, f):
+            s = self.scale()[..., None, None]
+            return -(y - f).abs() / s - (2 * s).log()
+
+`log_prob(y, f)` alone is enough: every expectation is then taken by Gauss–Hermite quadrature. Two methods may
+stand beside it, and an error names them where they are missed:
+
+    conditional_moments(f)   mean and variance of y given f, for predictions of y (as `GP.predict` makes them)
+    sample(f, generator)     one y for every f, for samples with observation noise
+
+A likelihood that knows its expectations in closed form, or has several latent functions per output, defines
+`density` instead and returns a `Density` of its own.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple, NoReturn, Protocol, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from duogp.likelihoods.classes import normalised, sample_class
+from duogp.likelihoods.density import Density
+from duogp.likelihoods.density import Moments as Moments
+from duogp.likelihoods.density import standard_deviation as standard_deviation
+from duogp.likelihoods.quadrature import NODES, GaussHermite, QuadratureDensity
+
 #: What y may be: any number (it may be shifted and scaled), 0, 1, 2, ..., above 0, in (0, 1), a class number.
 Target = Literal["real", "count", "positive", "unit", "classes"]
 
-#: Probabilities of classes are reported no closer to 0 and 1 than this.
-PROBABILITY_FLOOR = 1e-12
+#: Methods that decide what p(y | f) is, and the traits that depend on them.
+DENSITY_METHODS = ("bind", "density", "log_prob", "variance")
+DENSITY_TRAITS = ("is_gaussian", "linear_in_variance", "is_log_concave", "has_powers")
 
 
-class Moments(NamedTuple):
-    """A new observation by the law of total variance, each [R, outputs, n]."""
+class Likelihood(nn.Module):
+    """Parameters of p(y | f). A subclass defines `log_prob(y, f)`, or `density` (see the module's docstring).
 
-    mean: Tensor
-    residual: Tensor  # E_g Var_{f|g} E[y|f]
-    explained: Tensor  # Var_g E_{f|g} E[y|f]
-    noise: Tensor  # E Var[y|f]
+    ``nodes``: size of the Gauss–Hermite rule behind `log_prob`, 32 by default.
 
+    In `log_prob`, y is [R, outputs, n] and f is [..., R, outputs, n] with one latent function per output; the
+    result has the shape of f. Parameters of any shape get the leading dimension R (replicates), so they are
+    read from the right: `Positive(0.5)()[..., None, None]`, or `Positive(0.5, (outputs,))()[..., None]`.
 
-class Density(Protocol):
-    """p(y | f) at the rows of a batch."""
+    Traits stand on the class. A subclass that changes the density (one of `DENSITY_METHODS`) starts again
+    from the defaults, so that no closed form outlives the formula that it belongs to.
+    """
 
-    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """E log p(y|f) for f ~ N(mean, variance)."""
-
-    def expected_log_smoothed(self, y: Tensor, mean: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
-        """E_g log E_f p(y|f), f ~ N(g, inside), g ~ N(mean, outside)."""
-
-    def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """log E p(y|f) for f ~ N(mean, variance)."""
-
-    def expected_power(self, y: Tensor, mean: Tensor, variance: Tensor, power: float) -> Tensor:
-        """log E p(y|f)^power."""
-
-    def log_power_mass(self, y: Tensor, power: float) -> Tensor:
-        """log ∫ p(y|f)^power dy, where it does not depend on f."""
-
-    def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of y given f [..., latents, n]: each [..., outputs, n]."""
-
-    def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
-        """Mean and variances of y, f ~ N(g, residual), g ~ N(mean, explained)."""
-
-    def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """P(y = c) [R, C, n] for f ~ N(mean, variance); they sum to one."""
-
-    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """One y for every f [..., R, latents, n]: [..., R, outputs, n]; not inside a training step."""
-
-
-class PlainDensity:
-    """A density that refuses, by name, what not every likelihood has; subclasses answer what they can."""
-
-    def expected_power(self, y: Tensor, mean: Tensor, variance: Tensor, power: float) -> Tensor:
-        self._refuse("powers whose mass ∫ p(y|f)^γ dy is free of f, so γ-robust cannot use it")
-
-    def log_power_mass(self, y: Tensor, power: float) -> Tensor:
-        self._refuse("powers whose mass ∫ p(y|f)^γ dy is free of f, so γ-robust cannot use it")
-
-    def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        self._refuse("moments: its targets are class numbers; ask for class_probabilities")
-
-    def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
-        self._refuse("moments: its targets are class numbers; ask for class_probabilities")
-
-    def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
-        self._refuse("classes; ask for predictive_moments")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise ValueError(f"{type(self).__name__} has no {what}")
-
-
-class Options(NamedTuple):
-    """What a likelihood known by name may be made from; each takes what concerns it."""
-
-    name: str
-    outputs: int
-    classes: int | None
-    noise: float  # variance of the observation noise at the start
-    noise_floor: float
-    learn_noise: bool
-
-
-class Likelihood(nn.Module, ABC):
-    """Parameters of p(y | f)."""
-
-    target: ClassVar[Target]
+    #: what y may be; with "classes" the attribute `classes` (2 if absent) is their number
+    target: ClassVar[Target] = "real"
     #: how many latent functions one output needs
     latents_per_output: int = 1
+    #: y = f + noise, Gaussian, its variance the same for all f: q(u) has a closed form
+    is_gaussian: bool = False
+    #: E log p(y|f) is log p(y | mean) − c · variance with c the same for all rows of an output, unless rows
+    #: have noise of their own: its sum over rows needs the sum of variances only (`expected_log_prob_of_sum`)
+    linear_in_variance: bool = False
     #: whether log p(y|f) is concave in f, so that natural gradients keep the precision positive (MATH §11 A4)
     is_log_concave: bool = False
-    #: whether expected_power and log_power_mass exist
+    #: whether expected_power and log_power_mass exist, which γ-robust needs
     has_powers: bool = False
 
-    @abstractmethod
+    rule: GaussHermite
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if any(method in vars(cls) for method in DENSITY_METHODS):
+            for trait in DENSITY_TRAITS:
+                if trait not in vars(cls):
+                    setattr(cls, trait, False)
+
+    def __init__(self, nodes: int | None = None) -> None:
+        super().__init__()
+        if self._is_log_prob_alone:
+            name = type(self).__name__
+            if not hasattr(self, "log_prob"):
+                raise TypeError(f"{name} defines neither log_prob(y, f) nor density(): one of them is needed")
+            if self.latents_per_output != 1:
+                raise TypeError(
+                    f"{name} has {self.latents_per_output} latent functions per output; log_prob(y, f) is "
+                    "for one: define density(), a Density with its own expectations"
+                )
+            nodes = NODES if nodes is None else nodes
+        if nodes is not None:
+            self.rule = GaussHermite(nodes)
+
+    @property
+    def _is_log_prob_alone(self) -> bool:
+        return type(self).bind is Likelihood.bind and type(self).density is Likelihood.density
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether y has a mean and a variance given f that are known: `predictive_moments` then exists."""
+        known = not self._is_log_prob_alone or hasattr(self, "conditional_moments")
+        return known and self.target != "classes"
+
+    def density(self) -> Density:
+        """p(y | f) with the present parameters."""
+        return LogProbDensity(self.rule(), self)
+
     def bind(self, row_noise: Tensor | None = None) -> Density:
         """The density at rows with the given fixed noise variance [..., outputs, n] (None: none)."""
-
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        """What stands behind a name of `LIKELIHOODS`; without parameters, just the class."""
-        return cls()
-
-    def num_latents(self, outputs: int) -> int:
-        """Latent functions that so many outputs need."""
-        return self.latents_per_output * outputs
-
-    def draw(self, generators: Sequence[torch.Generator]) -> None:
-        """Draw what the next step needs to draw (outside the captured step); one generator a replicate."""
-
-    def initial_latent(self, y: Tensor) -> Tensor | None:
-        """Where the prior mean should start for targets [..., n], one value for each output; None at zero.
-
-        A step from f = 0 to the log of large counts is Newton's into an exponential, and overshoots.
-        """
-        return None
-
-    def _refuse_row_noise(self, row_noise: Tensor | None) -> None:
         if row_noise is not None:
             raise ValueError(
                 f"known noise variances are for the Gaussian likelihood, not for {type(self).__name__}"
             )
+        return self.density()
+
+    def num_latents(self, outputs: int) -> int:
+        """The number of latent functions for so many outputs."""
+        return self.latents_per_output * outputs
+
+    def draw(self, generators: Sequence[torch.Generator]) -> None:
+        """Draw the random numbers of the next step, outside the captured step; one generator a replicate."""
+
+    def initial_latent(self, y: Tensor) -> Tensor | None:
+        """Where the prior mean should start for targets [..., n], one value for each output; None: at zero.
+
+        From f = 0 to the log of large counts, a Newton step into an exponential overshoots.
+        """
+        return None
+
+
+class QuadratureLikelihood(Likelihood):
+    """A likelihood with Gauss–Hermite nodes, `rule`, for a `QuadratureDensity` of its own."""
+
+    def __init__(self, nodes: int = NODES) -> None:
+        super().__init__(nodes)
+
+
+@dataclass(frozen=True)
+class LogProbDensity(QuadratureDensity):
+    """The density of a likelihood that defines `log_prob` itself, and perhaps moments and draws."""
+
+    likelihood: Any
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        value: Tensor = self.likelihood.log_prob(y, f)
+        if value.shape != torch.broadcast_shapes(y.shape, f.shape):
+            raise ValueError(
+                f"{self._name()}.log_prob returned shape {tuple(value.shape)} for y {tuple(y.shape)} and f "
+                f"{tuple(f.shape)}: expected one value for each f; read parameters from the right, a number "
+                "as p()[..., None, None], one per output as p()[..., None]"
+            )
+        return value
+
+    def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        if not hasattr(self.likelihood, "conditional_moments"):
+            return super().conditional_moments(f)
+        mean, variance = self.likelihood.conditional_moments(f)
+        return mean, variance
+
+    def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
+        if self.likelihood.target != "classes":
+            return super().class_probabilities(mean, variance)
+        return self.probabilities_of(self._classes, mean, variance)
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        if hasattr(self.likelihood, "sample"):
+            drawn: Tensor = self.likelihood.sample(f, generator)
+            return drawn
+        if self.likelihood.target != "classes":
+            return super().sample(f, generator)
+        each = torch.cat([self.log_prob(torch.full_like(f, c), f) for c in range(self._classes)], -2)
+        return sample_class(normalised(each.exp()), generator)
+
+    @property
+    def _classes(self) -> int:
+        return int(getattr(self.likelihood, "classes", 2))
+
+    def _name(self) -> str:
+        return type(self.likelihood).__name__
 
 
 def numpy_generator(generator: torch.Generator) -> np.random.Generator:
     """A NumPy generator that continues a torch one: NumPy has the distributions that torch cannot seed."""
     seed = torch.randint(2**62, (), generator=generator, device=generator.device)
     return np.random.default_rng(int(seed))
-
-
-def num_class_latents(classes: int, outputs: int) -> int:
-    """One latent function for every class of the one target."""
-    if outputs != 1:
-        raise ValueError(f"a likelihood of classes has one output, the class number; got {outputs}")
-    return classes
-
-
-def check_classes(classes: int | None, name: str) -> int:
-    if classes is None or classes < 2:
-        raise ValueError(f"{name} needs classes, the number of them, at least 2; got {classes}")
-    return classes
-
-
-def floored(variance: Tensor) -> Tensor:
-    """A variance no lower than the rounding of functions of order one, gradients straight through."""
-    floor = 8 * torch.finfo(variance.dtype).eps / 2
-    return variance + (variance.clamp_min(floor) - variance).detach()
-
-
-def standard_deviation(variance: Tensor) -> Tensor:
-    """√variance. At zero (q(u) a point) the floor keeps its slope finite.
-
-    Rules that are symmetric about the mean then still have the right gradient with respect to the variance,
-    ½E h″, to the root of the precision.
-    """
-    return floored(variance).sqrt()
-
-
-def of_class(values: Tensor, y: Tensor) -> Tensor:
-    """The entries of [..., C, n] that class numbers y [R, 1, n] point at: [..., n]."""
-    index = y.long().expand(*values.shape[:-2], 1, values.shape[-1])
-    return values.gather(-2, index).squeeze(-2)
-
-
-def sample_class(probabilities: Tensor, generator: torch.Generator) -> Tensor:
-    """One class number for each column of [..., C, n]: [..., 1, n]."""
-    *batch, _, n = probabilities.shape
-    u = torch.rand(*batch, 1, n, generator=generator, device=generator.device, dtype=torch.float64)
-    below = (probabilities.cumsum(-2) <= u.to(probabilities)).sum(-2, keepdim=True)
-    return below.clamp(max=probabilities.shape[-2] - 1).to(probabilities.dtype)
-
-
-def sample_normal(mean: Tensor, variance: Tensor, generator: torch.Generator) -> Tensor:
-    mean, variance = torch.broadcast_tensors(mean, variance)
-    z = torch.randn(mean.shape, generator=generator, device=generator.device, dtype=mean.dtype)
-    return mean + variance.sqrt() * z.to(mean.device)
-
-
-def normalised(probabilities: Tensor) -> Tensor:
-    """Probabilities [..., C, n] that sum to one and stay off 0 and 1, where logs are waiting."""
-    clipped = (probabilities / probabilities.sum(-2, keepdim=True)).clamp(
-        PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR
-    )
-    return clipped / clipped.sum(-2, keepdim=True)

@@ -8,27 +8,23 @@ The probit link needs no nesting (MATH §11 B9), s = 2y − 1:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from duogp.likelihoods.base import Density, Options, normalised
+from duogp.likelihoods.base import QuadratureLikelihood
+from duogp.likelihoods.density import Density
 from duogp.likelihoods.links import Link, check_link
-from duogp.likelihoods.quadrature import NODES, QuadratureDensity, QuadratureLikelihood
+from duogp.likelihoods.quadrature import NODES, QuadratureDensity
 
 
 @dataclass(frozen=True)
 class BernoulliDensity(QuadratureDensity):
-    """Classes 0 and 1; several outputs are several such questions about one row."""
+    """Classes 0 and 1; several outputs are independent binary targets of one row."""
 
     def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
-        if mean.shape[-2] != 1:
-            raise ValueError(f"class_probabilities are of one output, got {mean.shape[-2]}")
-        one = torch.ones_like(mean)
-        of_each = torch.cat([self.log_marginal(y, mean, variance) for y in (0 * one, one)], -2)
-        return normalised(of_each.exp())
+        return self.probabilities_of(2, mean, variance)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         u = torch.rand(f.shape, generator=generator, device=generator.device, dtype=f.dtype).to(f.device)
@@ -51,7 +47,7 @@ class LogitDensity(BernoulliDensity):
 
 
 class BernoulliLikelihood(QuadratureLikelihood):
-    """One latent function per output."""
+    """Two classes by the probit or the logit link; one latent function per output."""
 
     target = "classes"
     is_log_concave = True
@@ -62,14 +58,5 @@ class BernoulliLikelihood(QuadratureLikelihood):
         check_link(link)
         self.link = link
 
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        if options.classes not in (None, 2):
-            raise ValueError(
-                f"{options.name} is for 2 classes, got {options.classes}: use 'robust-max' or 'softmax'"
-            )
-        return cls("logit" if options.name == "logit" else "probit")
-
-    def bind(self, row_noise: Tensor | None = None) -> Density:
-        self._refuse_row_noise(row_noise)
+    def density(self) -> Density:
         return (ProbitDensity if self.link == "probit" else LogitDensity)(self.rule())

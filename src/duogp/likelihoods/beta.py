@@ -6,14 +6,14 @@ Var[y|f] = m(1−m)/(1+s). All expectations by quadrature.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import Density, Options, numpy_generator
+from duogp.likelihoods.base import QuadratureLikelihood, numpy_generator
+from duogp.likelihoods.density import Density
 from duogp.likelihoods.links import Link, check_link, unit_interval
-from duogp.likelihoods.quadrature import NODES, QuadratureDensity, QuadratureLikelihood
+from duogp.likelihoods.quadrature import NODES, QuadratureDensity
 from duogp.numerics.parameters import Positive
 
 
@@ -37,7 +37,7 @@ class BetaDensity(QuadratureDensity):
 
 
 class BetaLikelihood(QuadratureLikelihood):
-    """One latent function per output. ``precision`` (event shape [outputs]) is learned."""
+    """Targets in (0, 1); one latent function per output. ``precision`` (event shape [outputs]) is learned."""
 
     target = "unit"
 
@@ -50,14 +50,9 @@ class BetaLikelihood(QuadratureLikelihood):
         self.link: Link = link
         self.precision = Positive(precision, (outputs,), floor=1e-3)
 
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        return cls(options.outputs)
-
     def initial_latent(self, y: Tensor) -> Tensor:
         share = y.mean(-1).clamp(1e-6, 1 - 1e-6)
         return torch.special.ndtri(share) if self.link == "probit" else share.logit()
 
-    def bind(self, row_noise: Tensor | None = None) -> Density:
-        self._refuse_row_noise(row_noise)
+    def density(self) -> Density:
         return BetaDensity(self.rule(), self.precision().unsqueeze(-1), self.link)

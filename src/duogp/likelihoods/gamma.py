@@ -7,15 +7,15 @@ ELBO  the same with E e^{−f} = e^{−μ+v/2};    predictive and VFITC by quadr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import Density, Moments, Options, numpy_generator
+from duogp.likelihoods.base import QuadratureLikelihood, numpy_generator
+from duogp.likelihoods.density import Density, Moments
 from duogp.likelihoods.links import exponential
 from duogp.likelihoods.poisson import lognormal_moments
-from duogp.likelihoods.quadrature import NODES, QuadratureDensity, QuadratureLikelihood
+from duogp.likelihoods.quadrature import NODES, QuadratureDensity
 from duogp.numerics.parameters import Positive
 
 
@@ -50,7 +50,7 @@ class GammaDensity(QuadratureDensity):
 
 
 class GammaLikelihood(QuadratureLikelihood):
-    """One latent function, the log mean, per output. ``shape`` (event shape [outputs]) is learned."""
+    """Positive targets; one latent function, the log mean, per output. ``shape`` [outputs] is learned."""
 
     target = "positive"
     is_log_concave = True
@@ -60,13 +60,8 @@ class GammaLikelihood(QuadratureLikelihood):
         self.outputs = outputs
         self.shape = Positive(shape, (outputs,), floor=1e-3)
 
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        return cls(options.outputs)
-
     def initial_latent(self, y: Tensor) -> Tensor:
         return y.mean(-1).clamp_min(1e-3).log()
 
-    def bind(self, row_noise: Tensor | None = None) -> Density:
-        self._refuse_row_noise(row_noise)
+    def density(self) -> Density:
         return GammaDensity(self.rule(), self.shape().unsqueeze(-1))

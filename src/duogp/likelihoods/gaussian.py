@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import Likelihood, Moments, Options, sample_normal
+from duogp.likelihoods.base import Likelihood
+from duogp.likelihoods.density import Density, Moments, sample_normal
 from duogp.numerics.parameters import Positive, Prior
 
 LOG_2PI = math.log(2 * math.pi)
@@ -22,8 +24,8 @@ def log_normal(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 class _ExpectedLogNormal(torch.autograd.Function):
     """log N(y | μ, s²) − v/(2s²) elementwise; y is not differentiated.
 
-    Every step of training passes here, with numbers too few to be worth a pass each: a GPU or a CPU spends
-    its time on starting them. Written by hand there are a third as many.
+    Every step of training evaluates it on so few numbers that launching an operation costs more than running
+    it. Written by hand there are a third as many operations.
     """
 
     @staticmethod
@@ -45,10 +47,55 @@ class _ExpectedLogNormal(torch.autograd.Function):
         return None, (weighed * error).sum_to_size(of_mean), half.sum_to_size(of_variance), g_noise
 
 
-class GaussianDensity(NamedTuple):
+class _SumOfExpectedLogNormal(torch.autograd.Function):
+    """Σᵢ log N(yᵢ | μᵢ, s²) − t/(2s²) with t = Σᵢ vᵢ, summed over latents; y is not differentiated.
+
+    y, μ [..., latent, n], t [..., latent], s² [..., latent, 1] → [...]. Two passes over rows forward (the
+    error and its norm), one backward.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, mean: Tensor, total: Tensor, noise: Tensor) -> Tensor:
+        error, s2 = y - mean, noise.squeeze(-1)
+        precision = s2.reciprocal()
+        square = torch.linalg.vector_norm(error, dim=-1).square() + total
+        ctx.save_for_backward(error, square, precision)
+        ctx.shapes = mean.shape, total.shape, noise.shape
+        return torch.addcmul(error.shape[-1] * (LOG_2PI + s2.log()), square, precision).sum(-1).mul_(-0.5)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        error, square, precision = ctx.saved_tensors
+        of_mean, of_total, of_noise = ctx.shapes
+        weighed = g.unsqueeze(-1) * precision
+        half = -0.5 * weighed
+        g_noise = half * (error.shape[-1] - square * precision)
+        return (
+            None,
+            (weighed.unsqueeze(-1) * error).sum_to_size(of_mean),
+            half.sum_to_size(of_total),
+            g_noise.unsqueeze(-1).sum_to_size(of_noise),
+        )
+
+
+@dataclass(frozen=True)
+class GaussianDensity(Density):
     """N(y | f, noise), noise [..., latent, n] or broadcastable to it."""
 
     noise: Tensor
+
+    def expected_log_prob_of_sum(self, y: Tensor, mean: Tensor, total: Tensor) -> Tensor:
+        """Σᵢ E log p(yᵢ|fᵢ) over rows and latents, from ``total`` = Σᵢ variance of fᵢ [..., latent]: [...].
+
+        For noise that all rows share, [..., latent, 1]: Σᵢ log N(yᵢ|μᵢ,s²) − total/(2s²).
+        """
+        if self.noise.shape[-1] != 1:
+            raise ValueError(f"the noise must be the same for all rows, got shape {tuple(self.noise.shape)}")
+        if y.requires_grad:
+            per_latent = log_normal(y, mean, self.noise).sum(-1) - 0.5 * total / self.noise.squeeze(-1)
+            return per_latent.sum(-1)
+        return _SumOfExpectedLogNormal.apply(y, mean, total, self.noise)
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         # log N(y|μ,s²) − v/(2s²)
@@ -89,15 +136,13 @@ class GaussianDensity(NamedTuple):
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         return sample_normal(f, self.noise, generator)
 
-    def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
-        raise ValueError("GaussianDensity has no classes; ask for predictive_moments")
-
 
 class GaussianLikelihood(Likelihood):
     """y = f + ε. ``noise`` is the learned variance, one per output (event shape [outputs])."""
 
-    target = "real"
     is_log_concave = True
+    is_gaussian = True
+    linear_in_variance = True
     has_powers = True
 
     def __init__(
@@ -113,10 +158,6 @@ class GaussianLikelihood(Likelihood):
         self.outputs = outputs
         self.learns_noise = learn
         self.noise = Positive(noise, (outputs,), floor=floor, prior=prior, trainable=learn)
-
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        return cls(options.outputs, options.noise, floor=options.noise_floor, learn=options.learn_noise)
 
     def variance(self, row_noise: Tensor | None = None) -> Tensor:
         """Noise variance [R, outputs, n or 1]."""

@@ -11,12 +11,13 @@ With f ~ N(μ, v), g ~ N(γ, w) and λ = log s²:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import Density, Likelihood, Moments, Options, PlainDensity, floored, sample_normal
+from duogp.likelihoods.base import Likelihood
+from duogp.likelihoods.density import Density, Moments, floored, sample_normal
 from duogp.likelihoods.gaussian import LOG_2PI, log_normal
 from duogp.likelihoods.links import exponential
 from duogp.likelihoods.quadrature import GaussHermite, Rule
@@ -37,7 +38,9 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HeteroscedasticDensity(PlainDensity):
+class HeteroscedasticDensity(Density):
+    """N(y | f, s² e^g)."""
+
     noise: Tensor  # s² [R, outputs, 1]
     rule: Rule
     outer: Rule
@@ -62,7 +65,7 @@ class HeteroscedasticDensity(PlainDensity):
         return self.outer.mean(given_f, mu.f, e.f).sum(-2)
 
     def _log_marginal(self, y: Tensor, mean: Pair, variance: Pair) -> Tensor:
-        """log E p(y | f, g) of every output; one y says little about g, so the nodes stay where they are."""
+        """log E p(y | f, g) of every output, on fixed nodes: p(y | g) is never narrow in g."""
 
         def log_p(g: Tensor) -> Tensor:
             return log_normal(y, mean.f, floored(variance.f + self._noise_at(g)))
@@ -93,9 +96,8 @@ class HeteroscedasticDensity(PlainDensity):
 
 
 class HeteroscedasticGaussianLikelihood(Likelihood):
-    """``noise`` (event shape [outputs]): the noise variance that g starts from and scales."""
+    """Noise that depends on x. ``noise`` (event shape [outputs]): the variance s² at g = 0, learned."""
 
-    target = "real"
     latents_per_output = 2
 
     def __init__(
@@ -108,16 +110,10 @@ class HeteroscedasticGaussianLikelihood(Likelihood):
         nodes: int = NODES,
         outer_nodes: int = OUTER_NODES,
     ) -> None:
-        super().__init__()
+        super().__init__(nodes)
         self.outputs = outputs
         self.noise = Positive(noise, (outputs,), floor=floor, trainable=learn)
-        self.rule = GaussHermite(nodes)
         self.outer = GaussHermite(outer_nodes)
 
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        return cls(options.outputs, options.noise, floor=options.noise_floor, learn=options.learn_noise)
-
-    def bind(self, row_noise: Tensor | None = None) -> Density:
-        self._refuse_row_noise(row_noise)
+    def density(self) -> Density:
         return HeteroscedasticDensity(self.noise().unsqueeze(-1), self.rule(), self.outer())

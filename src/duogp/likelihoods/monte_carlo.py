@@ -1,14 +1,14 @@
-"""Reparametrised Monte Carlo for likelihoods of several latent functions: f = μ + √v ε.
+"""Reparametrised Monte Carlo for likelihoods with one latent function per class: f = μ + √v ε.
 
 `NormalDraws` holds the ε. In training they are a buffer [R, S, C, P]: S antithetic draws for each of P
 columns, and row i of a batch uses column i mod P, so that the errors of different rows are not the same
 error. `draw` refills the buffer in place, between the steps of a captured graph. In evaluation one fixed,
 larger, antithetic Sobol set serves all rows: predictions are deterministic, and do not depend on which rows
-are asked together.
+are predicted together.
 
-`parameters.batched` copies buffers as they are. The training buffer therefore begins with a single set that
-every replicate uses, and takes one set per replicate from the first `draw` on (before a step is captured);
-where the number of replicates differs afterwards (one was taken out), all use the first set.
+`parameters.batched` copies buffers as they are. The training buffer therefore begins with a single set for
+all replicates, and holds one set per replicate from the first `draw` on (before a step is captured); where
+the number of replicates differs afterwards (one was removed), all use the first set.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from duogp.likelihoods.base import standard_deviation
+from duogp.likelihoods.base import Likelihood
+from duogp.likelihoods.density import standard_deviation
 
 #: Columns of independent draws.
 PATTERN = 128
-#: Numbers that one expectation holds at once, where rows can be done in pieces.
+#: Numbers that one expectation holds at once, where rows are computed in slabs.
 SLAB = 2**24
 
 
 class NormalDraws(nn.Module):
-    """Standard normals for ``dims`` latent functions; call it for the set that belongs to the mode."""
+    """Standard normals for ``dims`` latent functions; a call returns those of the mode (training or not)."""
 
     training_draws: Tensor  # [R or 1, S, C, P]
     fixed_draws: Tensor  # [1, S_eval, C, 1]
@@ -60,6 +61,30 @@ class NormalDraws(nn.Module):
             out.copy_(antithetic(fresh))
 
 
+class MultiClassLikelihood(Likelihood):
+    """A likelihood of ``classes`` classes with one latent function each; holds `NormalDraws`."""
+
+    target = "classes"
+    outputs = 1
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        if classes is None or classes < 2:
+            name = type(self).__name__
+            raise ValueError(f"{name} needs classes, the number of them, at least 2; got {classes}")
+        self.classes = classes
+
+    def num_latents(self, outputs: int) -> int:
+        if outputs != 1:
+            raise ValueError(f"a likelihood of classes has one output, the class number; got {outputs}")
+        return self.classes
+
+    def draw(self, generators: Sequence[torch.Generator]) -> None:
+        for part in self.children():
+            if isinstance(part, NormalDraws):
+                part.draw(generators)
+
+
 def antithetic(draws: Tensor) -> Tensor:
     """Every draw with its mirror image, along the leading axis."""
     return torch.cat([draws, -draws])
@@ -76,9 +101,9 @@ def samples(draws: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def by_rows(function: Callable[..., Tensor], per_row: int, *tensors: Tensor) -> Tensor:
-    """The function of tensors [..., n], rows in slabs where ``per_row`` numbers each would be too much.
+    """The function of tensors [..., n], in slabs of rows where ``per_row`` numbers each exceed `SLAB`.
 
-    Without gradients this bounds memory. Slabs are whole patterns, so rows keep their draws.
+    Without gradients this bounds memory. Slabs are whole patterns, so that rows keep their draws.
     """
     rows = max(1, SLAB // max(1, per_row * tensors[0].shape[0]) // PATTERN) * PATTERN
     if tensors[0].shape[-1] <= rows:

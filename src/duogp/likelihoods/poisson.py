@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import Density, Moments, numpy_generator
+from duogp.likelihoods.base import QuadratureLikelihood, numpy_generator
+from duogp.likelihoods.density import Density, Moments
 from duogp.likelihoods.links import exponential
-from duogp.likelihoods.quadrature import QuadratureDensity, QuadratureLikelihood
+from duogp.likelihoods.quadrature import QuadratureDensity
 
 
 def lognormal_moments(mean: Tensor, residual: Tensor, explained: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -45,7 +46,7 @@ class PoissonDensity(QuadratureDensity):
 
 
 class PoissonLikelihood(QuadratureLikelihood):
-    """One latent function, the log rate, per output; no parameters."""
+    """Counts; one latent function, the log rate, per output; no parameters."""
 
     target = "count"
     is_log_concave = True
@@ -53,6 +54,5 @@ class PoissonLikelihood(QuadratureLikelihood):
     def initial_latent(self, y: Tensor) -> Tensor:
         return y.mean(-1).clamp_min(1e-3).log()
 
-    def bind(self, row_noise: Tensor | None = None) -> Density:
-        self._refuse_row_noise(row_noise)
+    def density(self) -> Density:
         return PoissonDensity(self.rule())

@@ -1,4 +1,4 @@
-"""One-dimensional expectations by Gauss–Hermite quadrature, for likelihoods with one latent per output.
+"""One-dimensional expectations by Gauss–Hermite quadrature, for densities with one latent per output.
 
 With nodes z and weights w of the standard normal, f = μ + √v z:
 
@@ -6,15 +6,15 @@ With nodes z and weights w of the standard normal, f = μ + √v z:
     predictive  logsumexp(log w + log p(y|f))
     VFITC       Σ w_g logsumexp(log w + log p(y|f)),   g = μ + √e z_g,  f = g + √r z
 
-The log of a mean is the hard one: where p(y|f) is narrow in f (a large count), fixed nodes step over it
-(MATH §11 B9). There the nodes are moved to where p(y|f) N(f) is, by its own moments on the nodes so far
-(Naylor and Smith 1982); where they stand is not differentiated, since the integral does not depend on it.
+Where p(y|f) is narrow in f (a large count), fixed nodes miss it in the log of a mean (MATH §11 B9). There the
+nodes are moved to the mass of p(y|f) N(f), by its moments on the nodes so far (Naylor and Smith 1982). Their
+places are not differentiated, since the integral does not depend on them.
 Nodes run along a new leading axis, so parameters and targets [R, outputs, n] broadcast from the right.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,7 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from duogp.likelihoods.base import Likelihood, Moments, PlainDensity, standard_deviation
+from duogp.likelihoods.classes import normalised
+from duogp.likelihoods.density import Density, Moments, standard_deviation
 
 NODES = 32
 #: How often the nodes of a log-mean are moved, and how much narrower they may get each time.
@@ -54,7 +55,7 @@ class Rule(NamedTuple):
         variance: Tensor,
         refinements: int = REFINEMENTS,
     ) -> Tensor:
-        """log E exp log_h(f), f ~ N(mean, variance), on nodes that look for h; log_h as in `mean`."""
+        """log E exp log_h(f), f ~ N(mean, variance), on nodes moved to the mass of h; log_h as in `mean`."""
         root = standard_deviation(variance)
         x, log_w = self.along(mean)
         z, log_weights = x, log_w
@@ -64,7 +65,7 @@ class Rule(NamedTuple):
                 share = torch.softmax(log_weights + log_h(mean + root * z), 0)
                 centre = (share * z).sum(0)
                 spread = (share * (z - centre).square()).sum(0).sqrt()
-                scale = torch.maximum(spread, NARROWING * scale)  # the nodes cannot tell less than their step
+                scale = torch.maximum(spread, NARROWING * scale)  # no narrower than the step of nodes
                 z = centre + scale * x
                 # ∫ h(z) φ(z) dz = scale ∫ h(z) (φ(z)/φ(x)) φ(x) dx
                 log_weights = log_w + scale.log() + 0.5 * (x.square() - z.square())
@@ -72,7 +73,7 @@ class Rule(NamedTuple):
 
 
 class GaussHermite(nn.Module):
-    """The nodes as buffers, because a captured step must not fetch constants from the host."""
+    """A `Rule` of the given size, in buffers: a captured step must not fetch constants from the host."""
 
     nodes: Tensor
     log_weights: Tensor
@@ -87,17 +88,9 @@ class GaussHermite(nn.Module):
         return Rule(self.nodes, self.log_weights)
 
 
-class QuadratureLikelihood(Likelihood, ABC):
-    """A likelihood whose density needs nodes."""
-
-    def __init__(self, nodes: int = NODES) -> None:
-        super().__init__()
-        self.rule = GaussHermite(nodes)
-
-
 @dataclass(frozen=True)
-class QuadratureDensity(PlainDensity, ABC):
-    """Outputs independent, one latent each. A subclass needs `log_prob`; it may know more in closed form."""
+class QuadratureDensity(Density):
+    """A density with independent outputs, one latent function each: `log_prob`, and closed forms if known."""
 
     rule: Rule
 
@@ -121,6 +114,13 @@ class QuadratureDensity(PlainDensity, ABC):
 
     def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         return self.log_marginal(y, mean, variance).sum(-2)
+
+    def probabilities_of(self, classes: int, mean: Tensor, variance: Tensor) -> Tensor:
+        """P(y = c) = E p(c|f) for c < classes, normalised: [R, C, n]."""
+        if mean.shape[-2] != 1:
+            raise ValueError(f"class_probabilities are of one output, got {mean.shape[-2]}")
+        each = [self.log_marginal(torch.full_like(mean, c), mean, variance) for c in range(classes)]
+        return normalised(torch.cat(each, -2).exp())
 
     def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
         z, log_w = self.rule.along(mean)

@@ -9,35 +9,23 @@ All π_c come from one integral over t, the value of the largest function:
 
     π_c = ∫ h_c(t) Π_j Φ_j(t) dt,     Φ_j(t) = Φ((t − μ_j)/s_j),  h_c = φ_c/(s_c Φ_c)
 
-so nodes × classes numbers per row give the probabilities of every class. Let a = max_j (μ_j − W s_j): below
-it there is nothing, and Φ_j varies only within 2W s_j above it. So nodes that grow apart exponentially from a
-resolve every width, and the trapezium rule on them errs by 10⁻⁹ where the s_j differ tenfold and by 10⁻⁴
-where they differ a hundredfold; Gauss–Hermite around each μ_c costs C times as much and errs by 10⁻².
+so nodes × classes numbers per row give the probabilities of every class. Let a = max_j (μ_j − W s_j): the
+integrand vanishes below a, and Φ_j varies only within 2W s_j above it. So nodes that grow apart exponentially
+from a resolve every width, and the trapezium rule on them errs by 10⁻⁹ where the s_j differ tenfold and by
+10⁻⁴ where they differ a hundredfold; Gauss–Hermite around each μ_c costs C times as much and errs by 10⁻².
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from duogp.likelihoods.base import (
-    Density,
-    Likelihood,
-    Options,
-    PlainDensity,
-    check_classes,
-    normalised,
-    num_class_latents,
-    of_class,
-    sample_class,
-    standard_deviation,
-)
-from duogp.likelihoods.monte_carlo import NormalDraws, by_rows, samples
+from duogp.likelihoods.classes import normalised, of_class, sample_class
+from duogp.likelihoods.density import Density, standard_deviation
+from duogp.likelihoods.monte_carlo import MultiClassLikelihood, NormalDraws, by_rows, samples
 
 #: Nodes of the integral over the largest function, and where it is cut off in standard deviations (W).
 NODES = 40
@@ -47,7 +35,7 @@ WIDTH = 6.0
 def log_argmax_probabilities(mean: Tensor, variance: Tensor) -> Tensor:
     """log π_c for independent f_c ~ N(mean, variance): [..., C, n]; they sum to one exactly."""
     mean, s = torch.broadcast_tensors(mean, standard_deviation(variance))
-    mean = mean - mean.detach().amax(-2, keepdim=True)  # π does not see a common shift, but rounding does
+    mean = mean - mean.detach().amax(-2, keepdim=True)  # π is invariant to a common shift, rounding is not
     with torch.no_grad():
         low, high = ((mean + side * s).amax(-2, keepdim=True) for side in (-WIDTH, WIDTH))
         unit = 0.5 * WIDTH * s.amin(-2, keepdim=True)
@@ -56,14 +44,16 @@ def log_argmax_probabilities(mean: Tensor, variance: Tensor) -> Tensor:
         tau = steps.view(-1, *(1,) * mean.dim()) * torch.log1p((high - low) / unit)
         t = low + unit * torch.expm1(tau)
     z = (t - mean) / s
-    log_cdf = (0.5 * torch.erfc(-math.sqrt(0.5) * z)).log()  # z ≥ −W: no tail to fear, and 4 times as fast
+    log_cdf = (0.5 * torch.erfc(-math.sqrt(0.5) * z)).log()  # z ≥ −W needs no log_ndtr: 4 times as fast
     log_hazard = -0.5 * z.square() - s.log() - log_cdf
     mass = torch.logsumexp(tau + log_cdf.sum(-2, keepdim=True) + log_hazard, 0)
     return mass - torch.logsumexp(mass, -2, keepdim=True)
 
 
 @dataclass(frozen=True)
-class RobustMaxDensity(PlainDensity):
+class RobustMaxDensity(Density):
+    """1 − ε for the class of the largest function, ε/(C−1) for every other."""
+
     classes: int
     epsilon: Tensor  # [R, 1]
     outer: Tensor  # draws of g
@@ -80,15 +70,11 @@ class RobustMaxDensity(PlainDensity):
         def rows(y: Tensor, mean: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
             return self.log_predictive(y, samples(self.outer, mean, outside), inside).mean(0)
 
-        per_row = self.outer.shape[1] * NODES * self.classes
-        return by_rows(rows, per_row, y, mean, inside, outside)
+        return by_rows(rows, self.outer.shape[1] * NODES * self.classes, y, mean, inside, outside)
 
     def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
-        def rows(mean: Tensor, variance: Tensor) -> Tensor:
-            pi = log_argmax_probabilities(mean, variance).exp()
-            return normalised(self._with_errors(pi, self.epsilon.unsqueeze(-1)))
-
-        return by_rows(rows, NODES * self.classes, mean, variance)
+        log_pi = by_rows(log_argmax_probabilities, NODES * self.classes, mean, variance)
+        return normalised(self._with_errors(log_pi.exp(), self.epsilon.unsqueeze(-1)))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         largest = torch.zeros_like(f).scatter(-2, f.argmax(-2, keepdim=True), 1.0)
@@ -99,11 +85,8 @@ class RobustMaxDensity(PlainDensity):
         return pi * (1 - epsilon) + (1 - pi) * epsilon / (self.classes - 1)
 
 
-class RobustMaxLikelihood(Likelihood):
-    """One latent function per class. ``epsilon`` is the share of errors, learned if ``learn_epsilon``."""
-
-    target = "classes"
-    outputs = 1
+class RobustMaxLikelihood(MultiClassLikelihood):
+    """Several classes, one latent function each; ``epsilon``, the share of errors, may be learned."""
 
     def __init__(
         self,
@@ -114,28 +97,16 @@ class RobustMaxLikelihood(Likelihood):
         samples: int = 8,
         eval_samples: int = 256,
     ) -> None:
-        super().__init__()
+        super().__init__(classes)
         if not 0 < epsilon < 1:
             raise ValueError(f"epsilon must be in (0, 1), got {epsilon}")
-        self.classes = check_classes(classes, "RobustMaxLikelihood")
         logit = torch.tensor(math.log(epsilon / (1 - epsilon)), dtype=torch.float64)
         self.epsilon_logit = nn.Parameter(logit, requires_grad=learn_epsilon)
         self.outer = NormalDraws(classes, samples, eval_samples)
-
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        return cls(check_classes(options.classes, options.name))
 
     @property
     def epsilon(self) -> Tensor:
         return self.epsilon_logit.sigmoid()
 
-    def num_latents(self, outputs: int) -> int:
-        return num_class_latents(self.classes, outputs)
-
-    def draw(self, generators: Sequence[torch.Generator]) -> None:
-        self.outer.draw(generators)
-
-    def bind(self, row_noise: Tensor | None = None) -> Density:
-        self._refuse_row_noise(row_noise)
+    def density(self) -> Density:
         return RobustMaxDensity(self.classes, self.epsilon.unsqueeze(-1), self.outer())

@@ -1,6 +1,6 @@
 """Several classes by the softmax of as many latent functions, p(y = c | f) = e^{f_c} / Σ_j e^{f_j}.
 
-Nothing about it integrates in closed form; reparametrised Monte Carlo, f = μ + √v ε:
+No expectation has a closed form; reparametrised Monte Carlo, f = μ + √v ε:
 
     ELBO        μ_y − E logsumexp f
     predictive  log E softmax_y(f)
@@ -10,30 +10,19 @@ Nothing about it integrates in closed form; reparametrised Monte Carlo, f = μ +
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import (
-    Density,
-    Likelihood,
-    Options,
-    PlainDensity,
-    check_classes,
-    normalised,
-    num_class_latents,
-    of_class,
-    sample_class,
-)
-from duogp.likelihoods.monte_carlo import NormalDraws, by_rows, samples
+from duogp.likelihoods.classes import normalised, of_class, sample_class
+from duogp.likelihoods.density import Density
+from duogp.likelihoods.monte_carlo import MultiClassLikelihood, NormalDraws, by_rows, samples
 
 
 @dataclass(frozen=True)
-class SoftmaxDensity(PlainDensity):
-    """Two independent sets of draws: for what is outside the log and for what is inside.
+class SoftmaxDensity(Density):
+    """Softmax probabilities, with independent sets of draws outside the log and inside it.
 
     Outside: the ELBO's f and VFITC's g; inside: the predictive's f and VFITC's f given g. So at residual 0
     VFITC is the ELBO and at explained 0 it is the predictive, draw by draw.
@@ -59,16 +48,15 @@ class SoftmaxDensity(PlainDensity):
         return by_rows(rows, per_row, y, mean, inside, outside)
 
     def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        def rows(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-            return self._log_mean(y, samples(self.inner, mean, variance))
-
-        return by_rows(rows, self.inner.shape[1] * self.classes, y, mean, variance)
+        per_row = self.inner.shape[1] * self.classes
+        return by_rows(
+            lambda y, m, v: self._log_mean(y, samples(self.inner, m, v)), per_row, y, mean, variance
+        )
 
     def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
-        def rows(mean: Tensor, variance: Tensor) -> Tensor:
-            return normalised(samples(self.inner, mean, variance).softmax(-2).mean(0))
-
-        return by_rows(rows, self.inner.shape[1] * self.classes, mean, variance)
+        per_row = self.inner.shape[1] * self.classes
+        shares = by_rows(lambda m, v: samples(self.inner, m, v).softmax(-2).mean(0), per_row, mean, variance)
+        return normalised(shares)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         return sample_class(f.softmax(-2), generator)
@@ -80,11 +68,9 @@ class SoftmaxDensity(PlainDensity):
         return torch.logsumexp(log_p, 0) - math.log(len(f))
 
 
-class SoftmaxLikelihood(Likelihood):
-    """One latent function per class; the draws are described in `monte_carlo`."""
+class SoftmaxLikelihood(MultiClassLikelihood):
+    """Several classes, one latent function each; the draws are described in `monte_carlo`."""
 
-    target = "classes"
-    outputs = 1
     is_log_concave = True
 
     def __init__(
@@ -96,22 +82,9 @@ class SoftmaxLikelihood(Likelihood):
         eval_samples: int = 256,
         eval_inner_samples: int = 1024,
     ) -> None:
-        super().__init__()
-        self.classes = check_classes(classes, "SoftmaxLikelihood")
+        super().__init__(classes)
         self.outer = NormalDraws(classes, samples, eval_samples, seed=0)
         self.inner = NormalDraws(classes, inner_samples, eval_inner_samples, seed=1)
 
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        return cls(check_classes(options.classes, options.name))
-
-    def num_latents(self, outputs: int) -> int:
-        return num_class_latents(self.classes, outputs)
-
-    def draw(self, generators: Sequence[torch.Generator]) -> None:
-        self.outer.draw(generators)
-        self.inner.draw(generators)
-
-    def bind(self, row_noise: Tensor | None = None) -> Density:
-        self._refuse_row_noise(row_noise)
+    def density(self) -> Density:
         return SoftmaxDensity(self.classes, self.outer(), self.inner())

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import Density, Moments, Options, numpy_generator
+from duogp.likelihoods.base import QuadratureLikelihood, numpy_generator
+from duogp.likelihoods.density import Density, Moments
 from duogp.likelihoods.gaussian import log_normal
-from duogp.likelihoods.quadrature import NODES, QuadratureDensity, QuadratureLikelihood
+from duogp.likelihoods.quadrature import NODES, QuadratureDensity
 from duogp.numerics.parameters import Positive
 
 #: Below two degrees of freedom there is no variance.
@@ -95,9 +95,7 @@ class StudentTDensity(QuadratureDensity):
 
 
 class StudentTLikelihood(QuadratureLikelihood):
-    """One latent function per output. ``scale`` and ``dof`` (event shape [outputs]) are learned."""
-
-    target = "real"
+    """Real targets with outliers; one latent function per output. ``scale`` and ``dof`` are learned."""
 
     def __init__(
         self,
@@ -114,11 +112,5 @@ class StudentTLikelihood(QuadratureLikelihood):
         self.scale = Positive(scale, (outputs,), floor=scale_floor, trainable=learn_scale)
         self.dof = Positive(dof, (outputs,), floor=DOF_FLOOR)
 
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        scale, floor = math.sqrt(options.noise), math.sqrt(options.noise_floor)
-        return cls(options.outputs, scale, scale_floor=floor, learn_scale=options.learn_noise)
-
-    def bind(self, row_noise: Tensor | None = None) -> Density:
-        self._refuse_row_noise(row_noise)
+    def density(self) -> Density:
         return StudentTDensity(self.rule(), self.scale().unsqueeze(-1), self.dof().unsqueeze(-1))

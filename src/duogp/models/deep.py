@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis
-from duogp.bases.frozen import LinearForm
+from duogp.bases.frozen import FrozenPosterior
 from duogp.bases.marginals import Marginals
 from duogp.likelihoods.base import Likelihood
 from duogp.models.draws import LayerDraws
@@ -28,7 +28,7 @@ from duogp.models.mixing import LinearMixing
 from duogp.models.model import Batch, Model
 from duogp.models.sample_mixture import MixtureDensity, mixture_moments, over_samples
 from duogp.numerics.factorisation import Numerics
-from duogp.objectives import Objective, reads_parts
+from duogp.objectives import Objective
 
 #: Numbers held at once for one layer's features in evaluation, where S samples multiply the rows.
 SLAB = 2**24
@@ -143,9 +143,11 @@ class DeepModel(Model):
 
     # -- the loss --------------------------------------------------------------------------------------------
 
-    def terms(
-        self, batch: Batch, factors: Sequence[Any] | None = None, *, for_sum: bool = False
-    ) -> tuple[Tensor, Tensor]:
+    def sum_terms(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        data, regulariser = self.terms(batch)
+        return data.sum(-1), regulariser
+
+    def terms(self, batch: Batch, factors: Sequence[Any] | None = None) -> tuple[Tensor, Tensor]:
         layers = self.layers
         factors = [None] * len(layers) if factors is None else factors
         stages = [
@@ -154,7 +156,7 @@ class DeepModel(Model):
                 f,
                 self.numerics,
                 with_omega=self.uses_omega and layer.basis.has_omega,
-                reading="parts" if layer is not self or reads_parts(self.objective) else "whole",
+                reads=self.objective.reads if layer is self else "parts",
             )
             for layer, f in zip(layers, factors, strict=True)
         ]
@@ -166,24 +168,21 @@ class DeepModel(Model):
         for stage in stages:
             penalties = stage.penalties
             assert penalties is not None
-            regulariser = regulariser + self.beta1 * penalties.kl
-            if penalties.omega is not None:
-                scale = stage.layer.basis.omega_scale(batch.x.shape[-2], self.num_data)
-                regulariser = regulariser + self.beta2 * scale * penalties.omega
+            regulariser = regulariser + self.regulariser(stage.layer.basis, penalties, batch.x.shape[-2])
         return data, regulariser
 
     # -- the frozen posterior --------------------------------------------------------------------------------
 
-    def linear_forms(self, dtype: torch.dtype = torch.float64) -> list[LinearForm]:
+    def frozen_layers(self, dtype: torch.dtype = torch.float64) -> list[FrozenPosterior]:
         """Every layer frozen, factorised in the given precision (without prior means)."""
         numerics = self.numerics
         previous, numerics.dtype = numerics.dtype, dtype
         try:
-            return [layer.basis.linear_form(f) for layer, f in zip(self.layers, self.factors(), strict=True)]
+            return [layer.basis.frozen(f) for layer, f in zip(self.layers, self.factors(), strict=True)]
         finally:
             numerics.dtype = previous
 
-    def linear_form(self, dtype: torch.dtype = torch.float64) -> LinearForm:
+    def frozen(self, dtype: torch.dtype = torch.float64) -> FrozenPosterior:
         if len(self.hidden):
-            raise ValueError("a deep model is no linear form; each of its layers is: see linear_forms")
-        return self.linear_forms(dtype)[0]
+            raise ValueError("a deep model is no linear form; each of its layers is: see frozen_layers")
+        return self.frozen_layers(dtype)[0]

@@ -16,8 +16,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from duogp.bases import Basis, LinearForm, Marginals, Penalties, clamp_variance
-from duogp.bases.marginals import Reading
+from duogp.bases import Basis, FrozenPosterior, Marginals, Penalties, clamp_variance
+from duogp.bases.marginals import Reads
+from duogp.fused import table as fused
 from duogp.numerics.factorisation import Numerics
 
 
@@ -73,14 +74,11 @@ class Live:
 
 @dataclass
 class Penalised(Live):
-    """Marginals, and what they cost; ``factors`` None: those of the moment, which a basis may do without.
-
-    ``reading``: what of the variance will be looked at.
-    """
+    """Moments and penalties of a layer; ``factors`` None: made for this step. ``reads``: see `Reads`."""
 
     numerics: Numerics
     with_omega: bool
-    reading: Reading = "parts"
+    reads: Reads = "parts"
     penalties: Penalties | None = field(default=None, init=False)
 
     def marginals(self, x: Tensor, samples: int) -> Marginals:
@@ -91,14 +89,14 @@ class Penalised(Live):
             factors = basis.factors(self.numerics)
         parts, costs = zip(
             *(
-                basis.evaluate(b, factors, self.numerics, with_omega=self.with_omega, reading=self.reading)
+                fused.evaluate(basis, b, factors, self.numerics, reads=self.reads, with_omega=self.with_omega)
                 for b in blocks
             ),
             strict=True,
         )
         f, self.penalties = parts[0], costs[0]
         if len(parts) > 1:
-            f = Marginals(*(torch.cat(pieces, -1) for pieces in zip(*parts, strict=True)))
+            f = type(f)(*(torch.cat(pieces, -1) for pieces in zip(*parts, strict=True)))
             self.penalties = Penalties(costs[0].kl, torch.stack([c.omega for c in costs]).mean(0))
         return self.layer.complete(f, x)
 
@@ -108,7 +106,7 @@ class Frozen:
     """A layer's linear form, for prediction."""
 
     layer: LayerLike
-    form: LinearForm
+    form: FrozenPosterior
 
     def marginals(self, x: Tensor, samples: int) -> Marginals:
         f = self.form.marginals(x)
@@ -130,7 +128,7 @@ def propagate(
     for i, stage in enumerate(stages):
         rows = inputs.unsqueeze(-3)  # [R, 1, S·n, d]
         f = stage.marginals(rows, samples)
-        yield Marginals(*(_unfold(part, samples) for part in f))
+        yield type(f)(*(_unfold(part, samples) for part in f))
         if i + 1 < len(stages):
             assert draws is not None
             epsilon = draws(i, n)

@@ -8,11 +8,14 @@ so means mix by W and variances, residual and explained alike, by W² (elementwi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from duogp.bases.marginals import Marginals
+from duogp.bases.marginals import Marginals, TotalMarginals
+
+F = TypeVar("F", Marginals, TotalMarginals)
 
 
 class LinearMixing(nn.Module):
@@ -24,11 +27,12 @@ class LinearMixing(nn.Module):
         noise = [torch.randn(outputs, latents, generator=g, dtype=torch.float64) for g in generators]
         self.weight = nn.Parameter(turn + 0.1 * torch.stack(noise))
 
-    def forward(self, f: Marginals) -> Marginals:
-        mean, residual, explained = torch.broadcast_tensors(*f)
+    def forward(self, f: F) -> F:
+        """Marginals of the latent functions as marginals of the outputs."""
+        mean, *variances = torch.broadcast_tensors(*f)
         weight = self.weight.to(mean)
         squared = weight.square()
-        return Marginals(weight @ mean, squared @ residual, squared @ explained)
+        return type(f)(weight @ mean, *(squared @ v for v in variances))
 
     def mix(self, values: Tensor) -> Tensor:
         """W g for draws [..., latents, n]."""

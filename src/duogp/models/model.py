@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from duogp.bases.base import Basis
-from duogp.bases.frozen import LinearForm
-from duogp.bases.marginals import Marginals, Reading
+from duogp.bases.frozen import FrozenPosterior
+from duogp.bases.marginals import Marginals, Moments, Penalties, Reads, TotalMarginals, VarianceSum
+from duogp.fused import table as fused
 from duogp.kernels.deep_kernel import Deep
 from duogp.likelihoods.base import Likelihood
-from duogp.likelihoods.gaussian import GaussianLikelihood
 from duogp.models.mixing import LinearMixing
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import log_prior
-from duogp.objectives import Objective, elbo, reads_parts
+from duogp.objectives import DataTerm, Objective, as_objective
+
+F = TypeVar("F", Marginals, TotalMarginals, Moments)
 
 
 class Batch(NamedTuple):
@@ -34,7 +36,7 @@ class Batch(NamedTuple):
 
 
 class Model(nn.Module):
-    """R replicates of one model, trained as one. The loss is per datum: −(1/B) Σ data + (1/N)(β₁KL + β₂Ω)."""
+    """R replicates of one model, trained as one: prior mean, basis, mixing, likelihood and objective."""
 
     beta1: Tensor
     beta2: Tensor
@@ -47,7 +49,7 @@ class Model(nn.Module):
         mean: nn.Module,
         basis: Basis,
         likelihood: Likelihood,
-        objective: Objective,
+        objective: Objective | DataTerm,
         numerics: Numerics,
         num_data: int,
         beta1: Tensor | float = 1.0,
@@ -59,7 +61,7 @@ class Model(nn.Module):
         self.basis = basis
         self.likelihood = likelihood
         self.mixing = mixing  # from latent functions to what the likelihood sees; None: they are the same
-        self.objective = objective
+        self.objective = as_objective(objective)
         self.numerics = numerics
         replicates = numerics.jitter.shape[0]
         for name, beta in (("beta1", beta1), ("beta2", beta2)):
@@ -81,7 +83,7 @@ class Model(nn.Module):
         return int(getattr(self.likelihood, "outputs", 1))
 
     def draw(self, generators: Sequence[torch.Generator]) -> None:
-        """Draw what the next step needs to draw, outside the captured step; one generator a replicate."""
+        """Draw the random numbers of the next step, outside the captured step; one generator a replicate."""
         self.basis.draw(generators)
         self.likelihood.draw(generators)
 
@@ -94,52 +96,57 @@ class Model(nn.Module):
         f = self.basis.marginals(x, self.factors() if factors is None else factors)
         return self.complete(f, x)
 
-    def complete(self, f: Marginals, x: Tensor) -> Marginals:
-        """A basis' marginals with the prior mean, mixed; x [R, 1, n, d]."""
+    def complete(self, f: F, x: Tensor) -> F:
+        """A basis' moments with the prior mean, mixed; x [R, 1, n, d]."""
         f = f._replace(mean=f.mean + self.mean(x))
         return f if self.mixing is None else self.mixing(f)
 
-    def terms(
-        self, batch: Batch, factors: Any | None = None, *, for_sum: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """Data term of each row [R, n] and the weighed regulariser [R].
-
-        ``for_sum``: rows may come mixed up with each other, as long as their sum is right.
-        """
-        x = batch.x.unsqueeze(-3)
-        f, penalties = self.basis.evaluate(
-            x,
-            factors,
-            self.numerics,
-            with_omega=self.uses_omega,
-            reading=self._reading(batch, for_sum),
-        )
-        data = self.objective(self.likelihood.bind(batch.noise), self.complete(f, x), batch.y)
-        if batch.weight is not None:
-            data = data * batch.weight
-        regulariser = self.beta1 * penalties.kl
-        if penalties.omega is not None:
-            scale = self.beta2 * self.basis.omega_scale(batch.x.shape[-2], self.num_data)
-            regulariser = regulariser + scale * penalties.omega
-        return data, regulariser
+    # -- the loss --------------------------------------------------------------------------------------------
 
     def loss(self, batch: Batch) -> Tensor:
-        """The negative objective per datum, [R]."""
+        """The negative objective per datum, [R]: −(1/B) Σ data + (1/N)(β₁KL + β₂Ω − log prior)."""
         if self.training:
             for kernel in self._observers:
                 kernel.observe(batch.x.unsqueeze(-3))
-        data, regulariser = self.terms(batch, for_sum=True)
+        data, regulariser = self.sum_terms(batch)
         if self._has_priors:
             regulariser = regulariser - self.prior()
-        return regulariser / self.num_data - data.mean(-1)
+        return regulariser / self.num_data - data / batch.x.shape[-2]
 
-    def _reading(self, batch: Batch, for_sum: bool) -> Reading:
-        """What of the variances the objective looks at. To E log N(y | f, s²) all rows add v/2s²."""
-        if reads_parts(self.objective):
-            return "parts"
-        linear = self.objective is elbo and type(self.likelihood) is GaussianLikelihood
-        alike = batch.noise is None and batch.weight is None and self.mixing is None
-        return "total" if for_sum and linear and alike else "whole"
+    def terms(self, batch: Batch, factors: Any | None = None) -> tuple[Tensor, Tensor]:
+        """Data term of each row [R, n] and the weighed regulariser [R]."""
+        f, regulariser = self._moments(batch, factors, self.objective.reads)
+        return self._data(batch, f), regulariser
+
+    def sum_terms(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Data term summed over rows [R] and the weighed regulariser [R]: all that a training step needs."""
+        f, regulariser = self._moments(batch, None, "sum" if self._reads_sum(batch) else self.objective.reads)
+        if isinstance(f, VarianceSum):
+            return self.objective.sum_over_rows(self.likelihood.bind(), f, batch.y), regulariser
+        return self._data(batch, f).sum(-1), regulariser
+
+    def _moments(self, batch: Batch, factors: Any | None, reads: Reads) -> tuple[Moments, Tensor]:
+        x = batch.x.unsqueeze(-3)
+        f, penalties = fused.evaluate(
+            self.basis, x, factors, self.numerics, reads=reads, with_omega=self.uses_omega
+        )
+        return self.complete(f, x), self.regulariser(self.basis, penalties, x.shape[-2])
+
+    def _data(self, batch: Batch, f: Any) -> Tensor:
+        data = self.objective(self.likelihood.bind(batch.noise), f, batch.y)
+        return data if batch.weight is None else data * batch.weight
+
+    def regulariser(self, basis: Basis, penalties: Penalties, rows: int) -> Tensor:
+        """β₁KL + β₂Ω of a basis, [R], for a batch of so many rows."""
+        out = self.beta1 * penalties.kl
+        if penalties.omega is None:
+            return out
+        return out + self.beta2 * basis.omega_scale(rows, self.num_data) * penalties.omega
+
+    def _reads_sum(self, batch: Batch) -> bool:
+        """Whether only the sum of the variances is read: E log N(y|f, s²) charges v/2s² for every row."""
+        shared = batch.noise is None and batch.weight is None and self.mixing is None
+        return shared and self.objective.is_expected_log and self.likelihood.linear_in_variance
 
     def prior(self) -> Tensor | float:
         """log p(hyperparameters), [R]; 0.0 without priors."""
@@ -150,12 +157,12 @@ class Model(nn.Module):
         f = self.marginals(batch.x, factors)
         return self.likelihood.bind(batch.noise).log_predictive(batch.y, f.mean, f.variance)
 
-    def linear_form(self, dtype: torch.dtype = torch.float64) -> LinearForm:
+    def frozen(self, dtype: torch.dtype = torch.float64) -> FrozenPosterior:
         """The frozen posterior, factorised in the given precision (without the prior mean)."""
         numerics = self.numerics
         previous, numerics.dtype = numerics.dtype, dtype
         try:
-            return self.basis.linear_form(self.factors())
+            return self.basis.frozen(self.factors())
         finally:
             numerics.dtype = previous
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duogp.bases.marginals import Marginals
+from duogp.bases.marginals import Marginals, TotalMarginals
 from duogp.likelihoods.base import Density, Moments
-from duogp.objectives import Objective, predictive
+from duogp.objectives import Objective
 
 
 def log_mean_exp(values: Tensor) -> Tensor:
@@ -28,10 +28,10 @@ def log_mean_exp(values: Tensor) -> Tensor:
     return torch.logsumexp(values, 0) - math.log(len(values))
 
 
-def over_samples(objective: Objective, p: Density, f: Marginals, y: Tensor) -> Tensor:
+def over_samples(objective: Objective, p: Density, f: Marginals | TotalMarginals, y: Tensor) -> Tensor:
     """The data term of every row, [R, n]."""
     values = objective(p, f, y)  # [S, R, n]
-    return log_mean_exp(values) if objective is predictive else values.mean(0)
+    return log_mean_exp(values) if objective.averages_inside_log else values.mean(0)
 
 
 def mixture_moments(f: Marginals) -> Marginals:

@@ -1,9 +1,9 @@
 """Positive parameters: an unconstrained tensor behind a transform, with an optional prior.
 
 A parameter is declared with its *event* shape (a lengthscale: ``[d]`` or ``[1]``; a variance: ``[]``).
-`batched` gives every parameter of a module the same leading shape (replicates, latents), so a kernel or
-likelihood is written once for one model and used for many. All modules therefore read their parameters
-from the right: ``lengthscale[..., None, :]``, ``variance[..., None, None]``.
+`batched` gives every parameter of a module the same leading shape (replicates, latents), so that a kernel or
+a likelihood is written for one model and serves many. Modules therefore read their parameters from the
+right: ``lengthscale[..., None, :]``, ``variance[..., None, None]``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, TypeVar
 
 import torch
@@ -28,7 +28,7 @@ def inverse_softplus(value: Tensor) -> Tensor:
 
 
 class Positive(nn.Module):
-    """A positive tensor: ``floor + transform(raw)``; call it to read it, `set_` to write it."""
+    """A positive tensor, ``floor + transform(raw)``: a call reads it, `set_` writes it."""
 
     raw: nn.Parameter
 
@@ -51,7 +51,13 @@ class Positive(nn.Module):
         initial = torch.as_tensor(value, dtype=torch.float64)
         if shape is not None:
             initial = initial.expand(tuple(shape)).clone()
+        self.event_dims = initial.dim()
         self.raw = nn.Parameter(self._inverse(initial), requires_grad=trainable)
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The leading shape that `batched` gave it."""
+        return self.raw.shape[: self.raw.dim() - self.event_dims]
 
     def forward(self) -> Tensor:
         value = softplus(self.raw) if self.transform == "softplus" else self.raw.exp()
@@ -59,12 +65,12 @@ class Positive(nn.Module):
 
     @torch.no_grad()
     def set_(self, value: float | Sequence[float] | Tensor) -> None:
-        """Write a value (broadcast to the parameter's shape)."""
+        """Write a value, broadcast to the parameter's shape."""
         target = torch.as_tensor(value, dtype=self.raw.dtype, device=self.raw.device)
         self.raw.copy_(self._inverse(target).expand_as(self.raw))
 
     def log_prior(self) -> Tensor:
-        """log p(value), elementwise; `log_prior` below sums it over a whole module."""
+        """log p(value), elementwise; zero without a prior."""
         return self.prior(self()) if self.prior is not None else torch.zeros_like(self.raw)
 
     def _inverse(self, value: Tensor) -> Tensor:
@@ -118,9 +124,9 @@ def log_prior(module: nn.Module, batch_dims: int = 0) -> Tensor | float:
 
 
 def batched(module: ModuleT, shape: Sequence[int]) -> ModuleT:
-    """A copy of a module whose every parameter carries the leading shape (replicates, latents).
+    """A copy of a module with the leading shape (replicates, latents) on all of its parameters.
 
-    So do the buffers that a part names in ``batched_buffers``.
+    Buffers get it where a part names them in ``batched_buffers``.
     """
     out = copy.deepcopy(module)
     if not shape:
@@ -130,12 +136,8 @@ def batched(module: ModuleT, shape: Sequence[int]) -> ModuleT:
             buffer = part._buffers[name]
             assert buffer is not None
             part._buffers[name] = buffer.expand(*shape, *buffer.shape).clone()
-    return _replace_parameters(out, lambda p: p.detach().expand(*shape, *p.shape).clone())
-
-
-def _replace_parameters(module: ModuleT, change: Callable[[Tensor], Tensor]) -> ModuleT:
-    for part in module.modules():
         for name, p in list(part._parameters.items()):
             if p is not None:
-                part._parameters[name] = nn.Parameter(change(p), requires_grad=p.requires_grad)
-    return module
+                value = p.detach().expand(*shape, *p.shape).clone()
+                part._parameters[name] = nn.Parameter(value, requires_grad=p.requires_grad)
+    return out

@@ -1,8 +1,9 @@
-"""Adam for parameters that grow, with steps that the device may refuse.
+"""Adam for parameters that grow, with steps that can be refused on the device.
 
 Moments of new entries start at zero, and every entry corrects its moments for its own age: with one count for
 all, as in torch, the first steps of new entries would be several times too long. A refused step (`ok` false,
-a tensor, so nobody waits for the device) changes neither parameters nor moments.
+a tensor, so that the host does not wait) changes neither parameters nor moments. `duogp.training.adam` has
+neither: it moves parameters of fixed shape by torch's fused kernel, which takes one count for all entries.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ from torch import Tensor, nn
 from duogp.online.growth import lead_with
 
 
-class Moments(NamedTuple):
+class EntryMoments(NamedTuple):
+    """Moments of the gradients of one parameter, entry by entry."""
+
     first: Tensor
     second: Tensor
     age: Tensor  # steps taken: one number, or one for each entry once the parameter has grown
 
 
 class GrowingAdam:
+    """Adam whose parameters may be replaced by larger ones between steps."""
+
     def __init__(
         self,
         parameters: Iterable[nn.Parameter],
@@ -30,24 +35,21 @@ class GrowingAdam:
         epsilon: float = 1e-8,
     ) -> None:
         self.betas, self.epsilon = betas, epsilon
-        self.moments = {p: self._fresh(p) for p in parameters}
-
-    @staticmethod
-    def _fresh(p: Tensor) -> Moments:
-        return Moments(
-            torch.zeros_like(p), torch.zeros_like(p), torch.zeros((), dtype=p.dtype, device=p.device)
-        )
+        self.moments = {
+            p: EntryMoments(torch.zeros_like(p), torch.zeros_like(p), p.new_zeros(())) for p in parameters
+        }
 
     @property
     def parameters(self) -> list[nn.Parameter]:
         return list(self.moments)
 
     def state(self) -> list[Tensor]:
-        """Every tensor, for snapshots."""
+        """All moments, for snapshots."""
         return [t for moments in self.moments.values() for t in moments]
 
     @torch.no_grad()
     def step(self, rate: float, ok: Tensor) -> None:
+        """Move every parameter that has a gradient, unless ``ok`` is false."""
         b1, b2 = self.betas
         for p, (first, second, age) in self.moments.items():
             if (g := p.grad) is None:
@@ -66,11 +68,9 @@ class GrowingAdam:
         replaced = {id(old) for old, _ in heirs}
         self.moments = {p: moments for p, moments in self.moments.items() if id(p) not in replaced}
         for old, new in heirs:
-            if (moments := known.get(id(old))) is None:  # somebody else moves it
+            if (moments := known.get(id(old))) is None:  # not a parameter of this optimiser
                 continue
             first, second, age = moments
-            if new.shape != old.shape:
-                age = lead_with(age.expand_as(old), torch.zeros_like(new))
-            self.moments[new] = Moments(
-                lead_with(first, torch.zeros_like(new)), lead_with(second, torch.zeros_like(new)), age.clone()
-            )
+            none = torch.zeros_like(new)
+            age = age.clone() if new.shape == old.shape else lead_with(age.expand_as(old), none)
+            self.moments[new] = EntryMoments(lead_with(first, none), lead_with(second, none), age)

@@ -1,6 +1,6 @@
-"""Bases that grow: each operation takes a basis and returns a larger one with the same posterior.
+"""Growth of a basis: each operation returns a larger basis with the same posterior.
 
-Appending inducing points Z₂ to Z₁ leaves the leading block of the Cholesky factor alone, so in whitened
+Appending inducing points Z₂ to Z₁ leaves the leading block of the Cholesky factor as it is, so in whitened
 coordinates the old features are the first of the new ones, and multiplying q by the prior of the rest changes
 nothing (up to jitter, where the prior variance differs from point to point):
 
@@ -11,10 +11,14 @@ nothing (up to jitter, where the prior variance differs from point to point):
 The gradient of new columns of L₀ vanishes at zero, so they start at `SPARK` on the diagonal, which moves a
 variance by about SPARK². While the bases are tied α is β; `free_mean` copies it, and from then on only α
 grows (Cheng and Boots 2017, algorithm 1; MATH §6.4).
+
+`growing_block` and `tie` are the two functions that differ from basis to basis: register a basis there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial, singledispatch
 from typing import NamedTuple
 
 import numpy as np
@@ -28,17 +32,46 @@ from duogp.kernels import Kernel
 from duogp.numerics.factorisation import Numerics
 from duogp.variational import CholeskyQ
 
-#: Where new columns of L₀ start.
+#: Diagonal of new columns of L₀.
 SPARK = 1e-5
-#: Variance, relative to the prior's, that the points of now must leave to a row worth adding.
+#: Least conditional variance of a row worth adding, given the points, relative to its prior variance.
 NOVELTY = 1e-6
 
 
 class Grown(NamedTuple):
-    """A larger basis, and which of its parameters take the place of which: old entries lead in each."""
+    """A larger basis, and pairs of its parameters with those they replace: old entries lead in each."""
 
     basis: Basis
     heirs: list[tuple[nn.Parameter, nn.Parameter]]  # (old, new)
+
+
+class Block(NamedTuple):
+    """The block of points that grows next, and its way of growing."""
+
+    points: Tensor  # [R, 1, M, D], those so far
+    limit: str  # the setting that holds its final size
+    independent: bool  # whether it is factorised, so that distinct points are not enough
+    append: Callable[[Tensor, Numerics], Grown]  # further points [R, 1, m, D]
+    when_full: Callable[[], Grown] | None = None  # a change that lets another block grow
+
+
+@singledispatch
+def growing_block(basis: Basis, columns: int | None = None) -> Block:
+    """The block of a basis that grows next; ``columns`` of k(α, α) that a step of the grown basis sees."""
+    raise TypeError(f"a basis that grows is Coupled or Subspace, got {type(basis).__name__}")
+
+
+@growing_block.register(Coupled)
+def _(basis: Coupled, columns: int | None = None) -> Block:
+    return Block(basis.inducing, "num_inducing", True, lambda points, _: append_coupled(basis, points))
+
+
+@growing_block.register(Subspace)
+def _(basis: Subspace, columns: int | None = None) -> Block:
+    if basis.shared:
+        append = partial(append_tied, basis, columns=columns)
+        return Block(basis.inducing, "num_inducing", True, append, lambda: free_mean(basis, columns))
+    return Block(basis.mean_inducing, "num_extra", False, partial(append_mean, basis, columns=columns))
 
 
 def lead_with(old: Tensor, new: Tensor) -> Tensor:
@@ -48,12 +81,9 @@ def lead_with(old: Tensor, new: Tensor) -> Tensor:
     return out
 
 
-# -- coupled -------------------------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 def append_coupled(basis: Coupled, points: Tensor) -> Grown:
-    """Further inducing points [R, 1, m, d], with q the prior there."""
+    """The basis with further inducing points [R, 1, m, d], and q the prior there."""
     q = basis.q
     if not isinstance(q, CholeskyQ):
         raise TypeError(f"a coupled basis grows with a full q(u), got {type(q).__name__}")
@@ -64,59 +94,54 @@ def append_coupled(basis: Coupled, points: Tensor) -> Grown:
     return _grown(out, basis, ("inducing", "q.mean", "q.raw_root"))
 
 
-# -- subspace ------------------------------------------------------------------------------------------------
-
-
+@singledispatch
 @torch.no_grad()
-def tie(basis: Subspace, columns: int | None = None) -> Subspace:
-    """A subspace basis at the prior with α = β."""
+def tie(basis: Basis, columns: int | None = None) -> Basis:
+    """A basis at the prior whose mean and covariance have the same points: α = β. A coupled one has them."""
+    return basis
+
+
+@tie.register(Subspace)
+@torch.no_grad()
+def _(basis: Subspace, columns: int | None = None) -> Subspace:
     none = basis.inducing[..., :0, :].detach().clone()
     out = _subspace(basis, none, basis.inducing.detach().clone(), columns, shared=True)
-    out.q.raw_root.copy_(_sparked(basis.q.raw_root, basis.q.size))
+    out.q.raw_root.copy_(basis.q.raw_root)
     return out
 
 
-@torch.no_grad()
 def append_tied(
     basis: Subspace, points: Tensor, numerics: Numerics | None = None, columns: int | None = None
 ) -> Grown:
-    """Further points for mean and covariance at once, while α = β."""
+    """The basis with further points for mean and covariance at once, while α = β."""
     if not (basis.shared and basis.mean_inducing.shape[-2] == 0):
         raise ValueError("the bases of mean and covariance are no longer tied: only the mean grows")
     out = _subspace(basis, basis.mean_inducing, _joined(basis.inducing, points), columns, shared=True)
-    out.q.raw_root.copy_(_sparked(basis.q.raw_root, out.q.size))
-    _keep_mean(basis, out, numerics)
-    return _grown(out, basis, ("inducing", "mean_inducing", "q.a0", "q.raw_root"))
+    return _continued(basis, out, numerics)
 
 
 @torch.no_grad()
 def free_mean(basis: Subspace, columns: int | None = None) -> Grown:
-    """α becomes a copy of β that goes its own way."""
+    """The basis with α a copy of β, optimised on its own."""
     if not basis.shared:
         raise ValueError("the mean has its own points already")
     out = _subspace(basis, basis.mean_points.detach().clone(), basis.inducing, columns, shared=False)
-    out.q.a0.copy_(basis.q.a0)
-    out.q.raw_root.copy_(basis.q.raw_root)
-    grown = _grown(out, basis, ("inducing", "q.a0", "q.raw_root"))
-    out.mean_inducing.requires_grad_(basis.inducing.requires_grad)
-    # What the optimiser has learned of the tied points holds for both copies.
-    return grown._replace(heirs=[*grown.heirs, (basis.inducing, out.mean_inducing)])
+    # The optimiser's moments of the tied points hold for both copies.
+    return _continued(basis, out, None, mean_inducing="inducing")
 
 
-@torch.no_grad()
 def append_mean(
     basis: Subspace, points: Tensor, numerics: Numerics | None = None, columns: int | None = None
 ) -> Grown:
-    """Further points for the mean alone, with coefficients of zero."""
+    """The basis with further points for the mean alone, with coefficients of zero."""
     if basis.shared:
         raise ValueError("the mean shares the points of the covariance: free it first")
     out = _subspace(basis, _joined(basis.mean_inducing, points), basis.inducing, columns, shared=False)
-    out.q.raw_root.copy_(basis.q.raw_root)
-    _keep_mean(basis, out, numerics)
-    return _grown(out, basis, ("inducing", "mean_inducing", "q.a0", "q.raw_root"))
+    return _continued(basis, out, numerics)
 
 
 def _subspace(basis: Subspace, mean: Tensor, beta: Tensor, columns: int | None, *, shared: bool) -> Subspace:
+    """A subspace basis of other points, at its prior."""
     out = Subspace(
         basis.kernel,
         mean.detach(),
@@ -133,16 +158,16 @@ def _subspace(basis: Subspace, mean: Tensor, beta: Tensor, columns: int | None, 
     return out
 
 
-def _sparked(root: Tensor, size: int) -> Tensor:
-    """L₀ as the leading block of one of the given size, the rest of the diagonal just off zero."""
-    eye = torch.eye(size, dtype=root.dtype, device=root.device)
-    return lead_with(root.detach(), (SPARK * eye).expand(*root.shape[:-2], size, size))
+@torch.no_grad()
+def _continued(basis: Subspace, out: Subspace, numerics: Numerics | None, **old_names: str) -> Grown:
+    """``out`` at the posterior of ``basis``, whose points lead: a ← [a; 0], L₀ ← blockdiag(L₀, SPARK I).
 
-
-def _keep_mean(basis: Subspace, out: Subspace, numerics: Numerics | None) -> None:
-    """a ← [a; 0]. The Nyström preconditioner sees all points, so there a₀ is solved for again."""
+    The Nyström preconditioner depends on all points, so there a₀ is solved for again.
+    """
+    spark = SPARK * torch.eye(out.q.size, dtype=basis.q.a0.dtype, device=basis.q.a0.device)
+    out.q.raw_root.copy_(lead_with(basis.q.raw_root, spark.expand_as(out.q.raw_root)))
     out.q.a0.copy_(lead_with(basis.q.a0, torch.zeros_like(out.q.a0)))
-    if basis.preconditioner == "nystrom":
+    if basis.preconditioner == "nystrom" and out.q.a0.shape != basis.q.a0.shape:
         if numerics is None:
             raise ValueError("growing under the Nyström preconditioner needs numerics")
         a = basis.factors(numerics).a
@@ -151,33 +176,32 @@ def _keep_mean(basis: Subspace, out: Subspace, numerics: Numerics | None) -> Non
         eye = torch.eye(out.q.size, dtype=a.dtype, device=a.device).expand_as(root)
         out.set_(factors, lead_with(a, torch.zeros_like(factors.a)), eye)
         out.q.raw_root.copy_(root)
+    return _grown(out, basis, ("inducing", "mean_inducing", "q.a0", "q.raw_root"), **old_names)
 
 
 def _joined(points: Tensor, more: Tensor) -> Tensor:
     return torch.cat([points.detach(), more.to(points)], -2)
 
 
-def _grown(out: Basis, basis: Basis, names: tuple[str, ...]) -> Grown:
+def _grown(out: Basis, basis: Basis, names: tuple[str, ...], **old_names: str) -> Grown:
+    """``out`` with the named parameters as heirs of those of ``basis``, by the same name or an old one."""
     heirs = []
     for name in names:
-        old, new = basis.get_parameter(name), out.get_parameter(name)
+        old, new = basis.get_parameter(old_names.get(name, name)), out.get_parameter(name)
         new.requires_grad_(old.requires_grad)
         heirs.append((old, new))
     out.train(basis.training)
     return Grown(out, heirs)
 
 
-# -- which rows ----------------------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 def novel_rows(
     kernel: Kernel, points: Tensor, x: Tensor, count: int, jitter: float = NOVELTY
 ) -> NDArray[np.intp]:
-    """Up to ``count`` rows of x [n, d], in their order, of which the points [R, 1, M, D] do not know enough.
+    """Up to ``count`` rows of x [n, d], in their order, that are not determined by the points [R, 1, M, D].
 
-    A row is worth adding when, given the points and the rows taken before it, some latent function keeps
-    more than `NOVELTY` of its prior variance there (and more than the jitter, which would account for it).
+    A row is taken when, given the points and the rows taken before it, some latent function has more than
+    `NOVELTY` of its prior variance left there (and more than the jitter, which alone could account for it).
     """
     x, points = x.double()[None, None], points.double()
     prior = kernel.diag(x)
@@ -193,7 +217,7 @@ def novel_rows(
 
 @torch.no_grad()
 def distinct_rows(kernel: Kernel, points: Tensor, x: Tensor, count: int) -> NDArray[np.intp]:
-    """Up to ``count`` rows of x that no single point and no row before them stands for; cost linear in M.
+    """Up to ``count`` rows of x that differ from every point and every row taken before; cost linear in M.
 
     Enough where nothing is factorised: mean points need to differ, not to be independent.
     """
@@ -234,5 +258,5 @@ def _independent(C: NDArray[np.float64], count: int, threshold: float) -> NDArra
 
 
 def _flat(values: Tensor) -> NDArray[np.float64]:
-    """[..., a, b] on the host, leading dimensions in one."""
+    """[..., a, b] as an array [latents, a, b] on the host."""
     return values.flatten(0, -3).cpu().numpy()

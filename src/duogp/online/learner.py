@@ -1,4 +1,4 @@
-"""`OnlineGP`: learning from a stream of minibatches, with memory that does not depend on its length."""
+"""`OnlineGP`: a GP learned from a stream of minibatches, in memory that does not depend on its length."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from duogp.bases import Exact, Subspace
 from duogp.data.labels import encode
 from duogp.data.targets import raw_target
 from duogp.errors import DataWarning
-from duogp.fitting.build import target_kind
-from duogp.fitting.planning import NATURAL_RATE
-from duogp.methods import METHODS
+from duogp.fitting.factories import target_kind
+from duogp.fitting.plan import NATURAL_RATE
+from duogp.methods import METHODS, Method
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
 from duogp.online.grower import Grower
-from duogp.online.recipe import IDLE_SETTINGS, grows, online_settings, uses_natural_gradients
-from duogp.online.rows import Reader, Rows
+from duogp.online.observations import Observations, Reader
+from duogp.online.options import IDLE_SETTINGS, grows, online_settings, uses_natural_gradients
 from duogp.online.start import Scales, first_model
 from duogp.online.stepper import Stepper
 from duogp.posterior.gp import GP
@@ -30,36 +29,36 @@ from duogp.posterior.prediction import ClassPrediction, Prediction
 from duogp.training.guard import Guard
 from duogp.training.history import History
 
-#: Noise at the start, as a share of the variance of y. The paper has 1, its code 1/100 (MATH §6.4); between
-#: them lies what this library starts a fit from. At the default learning rate 1 is slow to come down where
-#: there is little noise, and 1/100 is overconfident for hundreds of steps where there is much.
+#: Noise at the start, as a share of the variance of y. The paper has 1, its code 1/100 (MATH §6.4). At the
+#: default learning rate 1 falls slowly where there is little noise, and 1/100 is overconfident for hundreds
+#: of steps where there is much.
 NOISE_SHARE = 0.1
-#: Rows that a fixed basis waits for at most before it starts.
+#: Most rows collected before the first step of a basis of fixed size.
 START_ROWS = 2048
-#: Fewer first rows than these make poor scales.
+#: First rows from which scales are estimated without a warning.
 FEW_ROWS = 10
-#: Methods that are a closed form, and those that follow the same optimum step by step.
+#: Methods solved in closed form, and the stochastic methods with the same optimum.
 CONTINUED_AS = {"sgpr": "coupled-nat", "fitc": "vfitc"}
 
 
 class OnlineGP:
-    """A GP that learns from an unbounded stream; every call of `partial_fit` is a minibatch.
+    """A GP learned from an unbounded stream; every call of `partial_fit` is a minibatch.
 
-    ``method``: any method with a stochastic objective. "svdgp" and "ivsgpr" start from nothing and grow by
+    ``method``: any method with a stochastic objective. "svdgp" and "ivsgpr" start with one point and grow by
     up to ``growth`` points with every minibatch until there are ``num_inducing`` (and, of svdgp's mean,
-    ``num_extra``); the others choose their points among the first rows and wait until there are enough of
-    them (or ``start_rows``). Methods with natural gradients ("svi", "ivsgpr", "orthnat", …) remember about
-    the last ``batch_size / natural_rate`` rows.
+    ``num_extra``); the others choose their points among the first rows, once there are enough of them (or
+    ``start_rows``). Methods with natural gradients ("svi", "ivsgpr", "orthnat", …) average over about the
+    last ``batch_size / natural_rate`` rows.
 
     Scales of inputs and targets and the first lengthscales come from the rows of the start, and stay.
-    ``num_data``: rows that the posterior should stand for; by default all that have been seen. ``classes``:
-    all labels that will ever come, unless the first call has them all. After t steps the rates of Adam and of
-    natural gradients are divided by ``1 + rate_decay √t``. All other keywords are `duogp.Settings`.
+    ``num_data``: n in the objective; by default the number of rows seen. ``classes``: all labels of the
+    stream, unless the first call has them all. After t steps the rates of Adam and of natural gradients are
+    divided by ``1 + rate_decay √t``. All other keywords are `duogp.Settings`.
     """
 
     def __init__(
         self,
-        method: str = "svdgp",
+        method: str | Method = "svdgp",
         *,
         num_inducing: int = 128,
         num_extra: int | None = None,
@@ -86,7 +85,7 @@ class OnlineGP:
         self._reader = Reader(target_kind(self.settings), _classes(classes, self.settings))
         self._noise_share = None if "initial_noise" in settings else NOISE_SHARE
         self._rng = np.random.default_rng(self.settings.random_state)
-        self._waiting: list[Rows] = []
+        self._waiting: list[Observations] = []
         self._earlier = 0  # rows that a model learned from before it came here
         self._trained = 0  # rows that steps have been taken on
         self._model: Model | None = None
@@ -96,13 +95,13 @@ class OnlineGP:
 
     @classmethod
     def from_gp(cls, gp: GP, *, num_data: int | None = None, **options: Any) -> OnlineGP:
-        """Go on with a fitted model: its scales, hyperparameters and posterior, and new rows.
+        """A learner at the scales, hyperparameters and posterior of a fitted model, for new rows.
 
-        Before any update it predicts what ``gp`` predicts; ``gp`` itself is left alone. Rows of the fit count
-        as seen, unless ``num_data`` says how many the posterior should stand for. ``options`` are those of
-        `OnlineGP`; what is not given is as it was in the fit.
+        Before any update it predicts what ``gp`` predicts; ``gp`` itself does not change. Rows of the fit
+        count as seen, unless ``num_data`` is given. ``options`` are those of `OnlineGP`; what is not given is
+        as it was in the fit.
         """
-        if isinstance(gp.model.basis, Exact):
+        if gp.model.basis.points_are_rows:
             raise ValueError(f"{gp.method.name!r} keeps all rows: it cannot go on with a stream")
         if gp.known_noise:
             raise ValueError("gp was fitted with known noise of every row: new rows would have none")
@@ -141,7 +140,7 @@ class OnlineGP:
             self._waiting.append(rows)
             if sum(part.size for part in self._waiting) < self.start_rows:
                 return self
-            rows, self._waiting = Rows.join(self._waiting), []
+            rows, self._waiting = Observations.join(self._waiting), []
             self._start(rows)
         precision = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("highest")  # TF32 in φ makes variances negative (MATH §11 C3)
@@ -155,7 +154,7 @@ class OnlineGP:
 
     @property
     def started(self) -> bool:
-        """Whether there is a model: enough rows have come to place and scale one."""
+        """Whether there is a model: enough rows have come to choose its scales and points."""
         return self._model is not None
 
     @property
@@ -177,16 +176,13 @@ class OnlineGP:
     @property
     def num_points(self) -> int | tuple[int, int]:
         """Inducing points; of a subspace basis those of the mean and of the covariance."""
-        basis = self.model.basis
-        if isinstance(basis, Subspace):
-            return basis.mean_points.shape[-2], basis.q.size
-        return basis.q.size
+        return self.model.basis.num_points
 
     # -- prediction ------------------------------------------------------------------------------------------
 
     @property
     def gp(self) -> GP:
-        """The model of now as a `duogp.GP` that later rows do not change."""
+        """A copy of the present model as a `duogp.GP`, which later rows do not change."""
         if self._gp is None:
             model = self.model
             self._stepper.look()
@@ -197,11 +193,10 @@ class OnlineGP:
             history.jitter = float(model.numerics.jitter.max())
             frozen = _factorisable(copy.deepcopy(model))
             frozen.basis.keep_record = False
-            betas = {"beta1": float(frozen.beta1[0]), "beta2": float(frozen.beta2[0])}
             self._gp = GP(
                 frozen,
                 method=self.method,
-                settings=self.settings.but(**betas),
+                settings=self.settings.but(beta1=float(frozen.beta1[0]), beta2=float(frozen.beta2[0])),
                 columns=self._scales.columns,
                 x_scaler=self._scales.x,
                 y_scaler=self._scales.y,
@@ -221,13 +216,13 @@ class OnlineGP:
         return self.gp.predict_proba(X)
 
     def log_density(self, X: Any, y: Any) -> NDArray[np.float64]:
-        """log p(y | x, the stream so far) of each row (summed over outputs), in the user's units."""
+        """log p(y | x, the stream so far) of each row, summed over outputs, in the user's units."""
         return self.gp.log_density(X, y)
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    def _learn(self, rows: Rows) -> None:
-        """The steps of one minibatch."""
+    def _learn(self, rows: Observations) -> None:
+        """Take the steps of one minibatch."""
         self._trained += rows.size
         seen = self._earlier + self._trained
         self.model.num_data.fill_(seen if self.num_data is None else self.num_data)
@@ -240,13 +235,14 @@ class OnlineGP:
         share = natural * min(1.0, rows.size / settings.batch_size)
         for _ in range(self.steps_per_batch):
             decay = 1 / (1 + self.rate_decay * self.num_steps**0.5)
-            # A running mean over all rows, then over the latest: from a batch that is all there is, a step of
-            # size one, which is exact.
+            # A running mean over all rows, later over the latest ones: a step of size one, which is exact, on
+            # a batch that is all there is.
             natural_rate = min(max(share * decay, rows.size / seen), self._stepper.largest_step)
             self._stepper.step(batch, settings.learning_rate * decay, natural_rate)
             self.num_steps += 1
 
     def _rows_to_start(self, asked: int | None) -> int:
+        """Rows needed before the first step: as asked, or as many as there are points to choose."""
         if asked is not None:
             return _at_least("start_rows", asked, 2)
         if grows(self.method):
@@ -255,7 +251,8 @@ class OnlineGP:
         points = first + second if self.method.has_second_block else max(first, second)
         return min(max(2, points), START_ROWS)
 
-    def _start(self, rows: Rows) -> None:
+    def _start(self, rows: Observations) -> None:
+        """Build the first model from the first rows."""
         if rows.size < FEW_ROWS:
             warnings.warn(
                 f"scales and lengthscales come from the first {rows.size} rows alone; start_rows= waits "
@@ -277,12 +274,9 @@ class OnlineGP:
     def _begin(self, model: Model, scales: Scales) -> None:
         settings = self.settings
         self._model, self._scales = model, scales
-        self._stepper = Stepper(
-            model,
-            natural=uses_natural_gradients(self.method, settings),
-            mean_rule=settings.mean_rule,
-            seed=settings.random_state + 1,
-        )
+        natural = uses_natural_gradients(self.method, settings)
+        seed = settings.random_state + 1
+        self._stepper = Stepper(model, natural=natural, mean_rule=settings.mean_rule, seed=seed)
         if grows(self.method):
             self._grower = Grower(self._stepper, settings, self.growth, self._rng)
 
@@ -294,7 +288,7 @@ def _at_least(name: str, value: Any, least: int) -> int:
 
 
 def _classes(given: Any, settings: Settings) -> NDArray | None:
-    """The labels that were announced, sorted."""
+    """The labels given for a stream, sorted."""
     if given is None:
         return None
     if target_kind(settings) != "classes":
@@ -306,7 +300,7 @@ def _classes(given: Any, settings: Settings) -> NDArray | None:
 
 
 def _settings_of(gp: GP) -> dict[str, Any]:
-    """What a fit was asked for, as far as it means something to a stream."""
+    """The settings of a fit that differ from the defaults and have a meaning for a stream."""
     default = Settings()
     kept = {name: getattr(gp.settings, name) for name in vars(default) if name not in IDLE_SETTINGS}
     return {name: v for name, v in kept.items() if v is not None and v != getattr(default, name)}
@@ -314,7 +308,7 @@ def _settings_of(gp: GP) -> dict[str, Any]:
 
 @torch.no_grad()
 def _factorisable(model: Model) -> Model:
-    """The model with jitter under which its state factorises."""
+    """The model with the jitter raised until its matrices factorise."""
     numerics = model.numerics
     while True:
         numerics.failed.zero_()

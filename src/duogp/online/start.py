@@ -1,4 +1,4 @@
-"""How a stream begins: scales, lengthscales and first points from its first rows.
+"""The first model of a stream: scales, lengthscales and first points from its first rows.
 
 Lengthscales by the median trick (Cheng and Boots 2017, appendix C.2; MATH §6.4): √d times the median of
 |xᵢ − xⱼ| in every column.
@@ -13,24 +13,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from duogp.bases import Subspace
 from duogp.data.scaling import Scaler
 from duogp.data.targets import Target
-from duogp.fitting.assembly import Workshop, prepare
-from duogp.fitting.planning import Decisions, Splits
+from duogp.fitting.builder import Builder
+from duogp.fitting.dataset import Dataset
+from duogp.fitting.plan import Plan, choose_points
 from duogp.methods import Method
 from duogp.methods.settings import Settings, as_list
 from duogp.models.model import Batch, Model
 from duogp.online.growth import tie
-from duogp.training import Plan
+from duogp.training import TrainingPlan
 
-#: Rows whose pairs the median trick looks at: half a million pairs place a median well enough.
+#: Rows whose pairs the median is taken over: half a million pairs are enough for a median.
 MEDIAN_ROWS = 1000
 
 
 @dataclass(frozen=True)
 class Scales:
-    """From the units of the user to those of the model."""
+    """Scalers and tensor types: from rows in the units of the user to batches in those of the model."""
 
     columns: NDArray[np.bool_]
     x: Scaler
@@ -54,8 +54,7 @@ class Scales:
 def median_distances(X: NDArray, rng: np.random.Generator) -> NDArray[np.float64]:
     """Median of |xᵢ − xⱼ| over pairs of rows, for every column; never zero.
 
-    Where most pairs agree (a column that is nearly always the same) the standard deviation stands in, and 1
-    for a column that has been constant so far.
+    Of a column in which most pairs agree it is the standard deviation instead, and 1 of a constant column.
     """
     if len(X) > MEDIAN_ROWS:
         X = X[rng.choice(len(X), MEDIAN_ROWS, replace=False)]
@@ -76,43 +75,40 @@ def first_model(
     growing: bool,
     noise_share: float | None,
 ) -> tuple[Model, Scales]:
-    """A model at its prior, scaled to the first rows; one that grows has a single point.
+    """A model at its prior and the scales of the first rows; one that grows has a single point.
 
-    ``noise_share``: the noise at the start as a share of the variance of y; None: as the settings say.
+    ``noise_share``: the noise at the start as a share of the variance of y; None: that of the settings.
     """
-    rows = np.arange(len(X))[None]
-    splits = Splits(rows, None)
     beta2 = as_list(settings.beta2) or [method.defaults.get("beta2", 0.0)]
-    plan = Decisions(
-        solver="stochastic",
-        omega=settings.omega or "rows",
-        betas=[(float(as_list(settings.beta1)[0]), float(beta2[0]))],
-        training=Plan(epochs=1, learning_rate=1.0),
-        warm_start=None,
-        refit=False,
-    )
     if growing:
         settings = settings.but(num_inducing=1, num_extra=None, inducing_init="random")
-    data = prepare(X, np.ones(X.shape[1], dtype=bool), target, None, weights, splits, settings)
     variance = 1.0
     if target.kind == "real" and not settings.standardize:
         variance = float(np.mean(target.values.var(0))) or 1.0
         settings = settings.but(initial_scale=settings.initial_scale or variance)
     if noise_share is not None:
         settings = settings.but(initial_noise=noise_share * variance)
-    seed = settings.random_state
-    shop = Workshop(method, settings, plan, splits, data, [seed])
-    scaled = data.x_scalers[0].transform(X)
-    medians = median_distances(scaled, np.random.default_rng(seed))
-    shop.spread = torch.as_tensor(medians)[None, None]
-    model = shop.model(method)
-    if growing and isinstance(model.basis, Subspace):
-        model.basis = tie(model.basis, settings.mean_columns)
-    scales = Scales(
-        np.ones(X.shape[1], dtype=bool),
-        data.x_scalers[0],
-        data.y_scalers[0],
-        settings.torch_dtype,
-        settings.torch_device,
+    seed, columns, rows = settings.random_state, np.ones(X.shape[1], dtype=bool), np.arange(len(X))
+    num, more, name = choose_points(method, settings, len(X), X.shape[1])
+    plan = Plan(
+        method,
+        settings,
+        rows[None],
+        None,
+        columns,
+        solver="stochastic",
+        training=TrainingPlan(epochs=1, learning_rate=1.0),
+        omega=settings.omega or "rows",
+        betas=[(float(as_list(settings.beta1)[0]), float(beta2[0]))],
+        num_inducing=num,
+        num_extra=more,
+        inducing_init=name,
     )
-    return model.train(), scales
+    builder = Builder(Dataset(X, target, None, weights, [rows], None, [seed], None), plan)
+    medians = median_distances(builder.x_scalers[0].transform(X), np.random.default_rng(seed))
+    builder.spread = torch.as_tensor(medians)[None, None]
+    model = builder.model()
+    if growing:
+        model.basis = tie(model.basis, settings.mean_columns)
+    x_scaler, y_scaler = builder.x_scalers[0], builder.y_scalers[0]
+    return model.train(), Scales(columns, x_scaler, y_scaler, settings.torch_dtype, settings.torch_device)

@@ -1,10 +1,11 @@
-"""Optimiser steps on a model that may grow and must not break: Adam, natural gradients and a safety net.
+"""`Stepper`: optimiser steps on a model that grows, by Adam and natural gradients, undone where they fail.
 
-A step whose loss, gradients or factorisations are not sound is refused on the device: parameters, moments
-and q stay as they were. Every `CHECK_EVERY` steps the host looks whether that happened (on a CPU, where
-looking is free, after every step). If so, the model goes back to the last state that later steps have
-confirmed, a failed factorisation is answered with ten times the jitter, and anything else with half the
-learning rate, which recovers with time: one strange batch must not slow a stream down for ever.
+A step whose loss or gradients are not finite, or whose factorisations failed, is refused on the device:
+parameters, moments and q stay as they were. Every `CHECK_EVERY` steps the host reads whether that happened
+(on a CPU, where reading is free, after every step). If so, the model returns to the last snapshot that was
+followed by `CHECK_EVERY` sound steps; after a failed factorisation the jitter is multiplied by ten, after
+anything else the learning rate is halved, and recovers with time: one strange batch must not slow a stream
+down for ever.
 """
 
 from __future__ import annotations
@@ -25,38 +26,41 @@ from duogp.training.guard import Guard
 
 logger = logging.getLogger("duogp")
 
-#: Steps between two looks at the device, and between two snapshots.
+#: Steps between two readings of the device, and between two snapshots.
 CHECK_EVERY = 20
-#: What the learning rate gets back at every look without trouble.
+#: Factor by which a halved learning rate recovers at every snapshot.
 RECOVERY = 1.1
 
 
 class Stepper:
+    """The optimisers of one model, with snapshots to return to.
+
+    ``natural``: q(u) is moved by natural gradients, means apart from them by ``mean_rule``, the rest by Adam.
+    """
+
     def __init__(self, model: Model, *, natural: bool, mean_rule: str = "adam", seed: int = 0) -> None:
         self.model = model
         self.mean_rule = mean_rule
         self.natural = self._natural() if natural else None
         self.adam = GrowingAdam(p for p in self._learned() if not self._is_natural(p))
         self.generators = [torch.Generator(model.beta1.device).manual_seed(seed)]
-        self.num_steps = 0
-        self.rollbacks = 0
+        self.num_steps = self.rollbacks = 0
         self.rate_factor = 1.0
-        self._since_look = 0
-        self._since_snapshot = 0
-        # refused steps and, among them, failed factorisations since the last look
+        self._since_look = self._since_snapshot = 0
+        # refused steps and, among them, failed factorisations since the last reading
         self._trouble = torch.zeros(2, dtype=torch.long, device=model.beta1.device)
         self._good = self._newest = self._snapshot()
 
     @property
     def largest_step(self) -> float:
-        """The longest natural step that is sure to converge: 1 where it is Newton's (MATH §11 A4)."""
+        """Largest natural step that converges surely: 1 where it is Newton's (MATH §11 A4)."""
         return 0.5 if self.natural is not None and self.natural.always_positive else 1.0
 
     def step(self, batch: Batch, rate: float, natural_rate: float) -> Tensor:
-        """One step on the batch; its loss [1], detached.
+        """The loss [1] of the batch, detached, before one step on it.
 
-        The very first is q(u)'s alone where natural gradients move it: what the prior makes of the data would
-        leave Adam with gradients so large that it remembers them for a thousand steps.
+        The first step moves q(u) alone where it has natural gradients: at the prior the gradients of the
+        other parameters are so large that Adam's second moments would hold them for a thousand steps.
         """
         model, failed = self.model, self.model.numerics.failed
         failed.zero_()
@@ -86,7 +90,7 @@ class Stepper:
         return loss.detach()
 
     def look(self) -> None:
-        """Ask the device whether steps were refused, and answer."""
+        """Read whether steps were refused since the last reading; if so, recover, else take a snapshot."""
         if self._since_look == 0:
             return
         self._since_look = 0
@@ -100,7 +104,7 @@ class Stepper:
             self._good, self._newest = self._newest, self._snapshot()
 
     def grow(self, grown: Grown) -> None:
-        """The grown basis in place of the old one; what the optimisers know of old entries is kept."""
+        """Put the grown basis in place of the old one; the optimisers keep the moments of old entries."""
         self.look()
         self.model.basis = grown.basis
         self.adam.inherit(grown.heirs)
@@ -156,7 +160,7 @@ class Stepper:
         self._since_snapshot = 0
         numerics = self.model.numerics
         jitter = numerics.jitter
-        # A negative residual variance looks like any other loss that is not finite: a little more jitter.
+        # A loss that is not finite may come from a negative residual variance: a little more jitter.
         limit = Guard.MAX_JITTER if factorisation else Guard.MAX_SUSPECT_JITTER
         raised = (jitter * 10).clamp(numerics.least_jitter, limit)
         if not factorisation or bool((jitter >= limit).all()):

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from duogp.bases import LinearForm, Marginals
+from duogp.bases import FrozenPosterior, Marginals
 from duogp.data.arriving import Arriving
 from duogp.likelihoods import Density
 from duogp.models.deep import DeepModel
@@ -44,14 +44,14 @@ class DeepGP(GP):
     _stages: list[Frozen] | None = None
 
     @property
-    def posterior(self) -> LinearForm:
+    def posterior(self) -> FrozenPosterior:
         """Of a model without hidden layers only; with them, each layer has one (`layer_posteriors`)."""
         if len(self.model.hidden):
             raise ValueError("a deep GP has no single linear form: see layer_posteriors")
         return self.layer_posteriors[0]
 
     @property
-    def layer_posteriors(self) -> list[LinearForm]:
+    def layer_posteriors(self) -> list[FrozenPosterior]:
         """The frozen posterior of every layer in scaled units, without prior means."""
         return [stage.form for stage in self._frozen]
 
@@ -59,7 +59,7 @@ class DeepGP(GP):
     def _frozen(self) -> list[Frozen]:
         if self._stages is None:
             with torch.no_grad():
-                forms = self.model.linear_forms(torch.float64)
+                forms = self.model.frozen_layers(torch.float64)
             self._stages = [Frozen(layer, f) for layer, f in zip(self.model.layers, forms, strict=True)]
         return self._stages
 

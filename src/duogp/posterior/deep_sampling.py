@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from duogp.bases import LinearForm
+from duogp.bases import FrozenPosterior
 from duogp.models.layers import Frozen
 
 #: Relative jitter of a joint covariance: where it starts, and where there is no more hope.
@@ -62,7 +62,7 @@ def _joint(stage: Frozen, x: Tensor) -> tuple[Tensor, Tensor]:
     return mean + stage.layer.mean(x), _root(stage.form, residual + explained, x)
 
 
-def _root(form: LinearForm, covariance: Tensor, x: Tensor) -> Tensor:
+def _root(form: FrozenPosterior, covariance: Tensor, x: Tensor) -> Tensor:
     scale = form.prior.diag(x).mean(-1).expand(covariance.shape[:-2])[..., None, None]
     eye = torch.eye(x.shape[-2], dtype=covariance.dtype, device=x.device)
     jitter = FIRST_JITTER

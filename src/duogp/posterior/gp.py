@@ -13,14 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from duogp.bases import Conditional, Exact, LinearForm, Marginals, Separate, clamp_variance
+from duogp.bases import FrozenPosterior, Marginals, clamp_variance
 from duogp.data.arriving import Arriving, Leaving
 from duogp.data.columns import rows_of_the_fit
 from duogp.data.labels import as_labels, codes_of
 from duogp.data.scaling import Scaler
 from duogp.data.targets import require_support
 from duogp.data.validation import as_row_vector, as_target
-from duogp.kernels import Scale
 from duogp.likelihoods import Density, GaussianLikelihood, Likelihood
 from duogp.methods import Method
 from duogp.methods.settings import Settings
@@ -69,7 +68,7 @@ class GP(Saveable):
         self.known_noise = known_noise  # all of the noise was given row by row, none was learned
         self.column_names = column_names
         self.classes = classes  # the labels behind class numbers; None for regression
-        self._form: LinearForm | None = None
+        self._form: FrozenPosterior | None = None
         self._likelihood64: Likelihood | None = None
 
     def __repr__(self) -> str:
@@ -81,7 +80,7 @@ class GP(Saveable):
                 if self.classes is None
                 else {"classes": len(self.classes)}
             ),
-            "inducing": cast(Tensor, self.model.basis.inducing).shape[-2],
+            "inducing": self.model.basis.inducing.shape[-2],
             "solver": self.history.solver,
         }
         return f"GP({', '.join(f'{name}={value!r}' for name, value in parts.items())})"
@@ -89,11 +88,11 @@ class GP(Saveable):
     # -- prediction ------------------------------------------------------------------------------------------
 
     @property
-    def posterior(self) -> LinearForm:
+    def posterior(self) -> FrozenPosterior:
         """The frozen posterior of f in scaled units, without the prior mean."""
         if self._form is None:
             with torch.no_grad():
-                self._form = self.model.linear_form(torch.float64)
+                self._form = self.model.frozen(torch.float64)
         return self._form
 
     @torch.no_grad()
@@ -183,8 +182,9 @@ class GP(Saveable):
                 f = self.posterior.marginals(rows)
                 f = f._replace(residual=clamp_variance(f.residual, prior))
             else:
-                f = self.posterior.whole(rows)
-                f = f._replace(explained=clamp_variance(f.explained, prior))
+                mean, variance = self.posterior.total_marginals(rows)
+                variance = clamp_variance(variance, prior)
+                f = Marginals(mean, variance.new_zeros(()).expand_as(variance), variance)
             f = self.model.complete(f, rows)
             yield start, Marginals(*torch.broadcast_tensors(*f))
             start += len(piece)
@@ -309,15 +309,12 @@ class GP(Saveable):
         }
         out["kernel"] = kernel
         out["lengthscale"] = _find(kernel, "lengthscale")
-        if isinstance(basis, Conditional) or (
-            isinstance(basis, Separate) and basis.mean_kernel is not basis.kernel
-        ):
-            out["mean_kernel"] = _plain(basis.mean_kernel.describe())
+        kernels = basis.kernels()
+        if "mean" in kernels:
+            out["mean_kernel"] = _plain(kernels["mean"].describe())
             out["lengthscale_mean"] = _find(out["mean_kernel"], "lengthscale")
             out["lengthscale_covariance"] = out.pop("lengthscale")
-        if isinstance(basis, Exact) and isinstance(basis.kernel, Scale):  # ridge regression's λ
-            scale = basis.kernel.variance()[0].detach().double().cpu().numpy()
-            out["ridge_penalty"] = _squeeze((self._learned_noise() / scale).tolist())
+        out |= {name: _squeeze(value[0].tolist()) for name, value in basis.hyperparameters().items()}
         out["mean"] = {
             name: _squeeze(p.tolist()) for name, p in self.model.mean.named_parameters() if p.numel() <= 1000
         }

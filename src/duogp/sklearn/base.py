@@ -12,12 +12,12 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
+from duogp.api import fit
 from duogp.data.validation import as_row_vector
-from duogp.fitting.build import target_kind
-from duogp.fitting.fit import fit
+from duogp.fitting.factories import target_kind
 from duogp.methods.settings import Settings
 from duogp.online import OnlineGP
-from duogp.online.recipe import IDLE_SETTINGS
+from duogp.online.options import IDLE_SETTINGS
 from duogp.posterior.gp import GP
 from duogp.posterior.prediction import ClassPrediction, Prediction
 from duogp.saveable import Saveable

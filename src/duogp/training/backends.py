@@ -13,7 +13,6 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from duogp.bases import Conditional, Coupled
 from duogp.inference.natural import NaturalGradient
 from duogp.kernels.deep_kernel import Deep
 from duogp.kernels.foreign import Foreign
@@ -215,7 +214,7 @@ def make_backend(
         if not compilable:
             raise ValueError("backend 'compile' is for minibatch steps without natural gradients")
         return Compiled(*given)
-    long = steps >= COMPILED_STEPS and isinstance(problem.model.basis, Coupled | Conditional)
+    long = steps >= COMPILED_STEPS and problem.model.basis.pays_to_compile
     if name == "auto" and compilable and capturable and not on_cuda and long:
         return Compiled(*given, must=False)
     return Eager(*given)

@@ -13,7 +13,6 @@ import torch
 from duogp.errors import NumericalWarning
 from duogp.inference.natural import NaturalGradient
 from duogp.models.model import Batch, Model
-from duogp.objectives import dtc, elbo, vfitc
 from duogp.training.backends import Backend, is_capturable, make_backend
 from duogp.training.guard import Guard
 from duogp.training.history import History, Record
@@ -25,7 +24,7 @@ from duogp.training.validation import BestState, mean_nll
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """How long and how fast to train."""
 
     epochs: int
@@ -60,7 +59,7 @@ Callback = Callable[[Progression], bool | None]
 def train(
     model: Model,
     problem: Problem,
-    plan: Plan,
+    plan: TrainingPlan,
     validation: Batch | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> list[History]:
@@ -89,7 +88,7 @@ def conditions(model: Model, problem: Problem) -> Iterator[None]:
 def in_epochs(
     model: Model,
     problem: Problem,
-    plan: Plan,
+    plan: TrainingPlan,
     validation: Batch | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Generator[None, None, list[History]]:
@@ -106,12 +105,12 @@ def in_epochs(
     natural = None
     if plan.natural_rate is not None:
         # A log-concave ELBO or VFITC keeps the precision positive by itself, predictive objectives do not.
-        guarded = model.objective not in (elbo, vfitc, dtc) or not model.likelihood.is_log_concave
+        safe = model.objective.keeps_precision_positive and model.likelihood.is_log_concave
         natural = NaturalGradient(
             model.basis,
             model.num_data,
             plan.natural_rate,
-            always_positive=guarded,
+            always_positive=not safe,
             mean_rule=plan.mean_rule,
             beta1=model.beta1,
         )

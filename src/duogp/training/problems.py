@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
-from duogp.bases.exact import Exact
 from duogp.inference.closed_form import CollapsedObjective
 from duogp.models.model import Model
 from duogp.training.feed import Minibatches, Table, chunks
 from duogp.training.joint import CompiledStep
+
+if TYPE_CHECKING:
+    from duogp.bases.exact import Exact
 
 
 class Problem(ABC):
@@ -92,8 +95,8 @@ class Evidence(ClosedForm):
     """The log marginal likelihood itself: nothing is approximated, and each step costs n³."""
 
     def __init__(self, model: Model, table: Table, rows: Tensor) -> None:
-        assert isinstance(model.basis, Exact)
-        self.model, self.basis = model, model.basis
+        assert model.basis.points_are_rows
+        self.model, self.basis = model, cast("Exact", model.basis)
         self.rows_at_once = rows.shape[1]
         self.batch = table.gather(rows)
 

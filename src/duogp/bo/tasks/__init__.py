@@ -1,7 +1,11 @@
-"""Functions to optimise: the three tasks of the decoupled-conditionals paper and smaller ones for tests.
+"""Functions to optimise, by name.
 
-task = make("rover")
-task(X)  # points [n, 60] of the unit cube to values [n], larger is better
+    task = make("hartmann6")
+    task(X)  # points [n, 6] of the unit cube to values [n], larger is better
+
+Three small ones are part of this package. Others come from installed distributions, by the entry point group
+``duogp.tasks``: a name, and the class or function that returns the `Task`. The three tasks of the
+decoupled-conditionals paper are such a distribution, duogp-tasks.
 """
 
 from __future__ import annotations
@@ -9,40 +13,46 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable
-from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from duogp.bo.tasks.base import Task
+from duogp.bo.tasks.base import Floats, Task, at_least, box
+from duogp.bo.tasks.small import Ackley, Hartmann6, Push
 
-#: Name: module and class, imported when asked for, because some need optional packages.
-_TASKS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "ackley": ("classics", "Ackley", {}),
-    "hartmann6": ("classics", "Hartmann6", {}),
-    "lunar": ("lunar", "Lunar", {}),
-    "push": ("push", "Push", {}),
-    "ranolazine": ("ranolazine", "RanolazineMPO", {}),
-    "rover": ("rover", "Rover", {}),
-    "rover-small": ("rover", "Rover", {"size": "small"}),
+__all__ = ["Floats", "Task", "at_least", "box", "make", "names"]
+
+_OWN: dict[str, Callable[..., Task]] = {"ackley": Ackley, "hartmann6": Hartmann6, "push": Push}
+#: Tasks of duogp-tasks, and what to install for each.
+_PAPER = {
+    "lunar": "duogp-tasks[lunar]",
+    "ranolazine": "duogp-tasks[molecules]",
+    "rover": "duogp-tasks",
+    "rover-small": "duogp-tasks",
 }
-
-__all__ = ["Task", "make", "names"]
 
 
 def names() -> list[str]:
-    """Every task that `make` knows."""
-    return list(_TASKS)
+    """Names of the installed tasks, in alphabetical order."""
+    return sorted({*_OWN, *_installed()})
 
 
 def make(name: str, **options: Any) -> Task:
     """The task called `name`. Options are those of its class: `seed` for all, `noise`, `terrains`, …"""
-    if name not in _TASKS:
-        close = difflib.get_close_matches(name, _TASKS, n=1)
+    others = _installed()
+    known = sorted({*_OWN, *_PAPER, *others})
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        raise ValueError(f"task: {name!r} is not one of {', '.join(_TASKS)}{hint}")
-    module, kind, own = _TASKS[name]
-    build: Callable[..., Task] = getattr(import_module(f"duogp.bo.tasks.{module}"), kind)
-    known = [option for option in inspect.signature(build).parameters if option not in own]
-    unknown = sorted(options.keys() - set(known))
-    if unknown:
-        raise ValueError(f"task {name!r} has no option {', '.join(unknown)}; it knows {', '.join(known)}")
-    return build(**own, **options)
+        raise ValueError(f"task: {name!r} is not one of {', '.join(known)}{hint}")
+    if name not in _OWN and name not in others:
+        raise ModuleNotFoundError(f"the task {name!r} is not installed: pip install '{_PAPER[name]}'")
+    build: Callable[..., Task] = _OWN[name] if name in _OWN else others[name].load()
+    accepted = inspect.signature(build).parameters
+    if unknown := sorted(options.keys() - accepted.keys()):
+        raise ValueError(f"task {name!r} has no option {', '.join(unknown)}; it knows {', '.join(accepted)}")
+    return build(**options)
+
+
+def _installed() -> dict[str, EntryPoint]:
+    """Tasks of other distributions."""
+    return {point.name: point for point in entry_points(group="duogp.tasks")}

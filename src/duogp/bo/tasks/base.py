@@ -1,4 +1,4 @@
-"""What every task has in common: points of the unit cube in, values to be maximised out."""
+"""The base class of tasks: points of the unit cube in, values to be maximised out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Task(ABC):
     """A function on [0, 1]^d; larger is better.
 
     Noise of the i-th evaluation depends on `seed` and i alone. `evaluated` counts the evaluations, so a run
-    that is taken up again at evaluation n sets it to n and meets the noise it would have met.
+    that is resumed at evaluation n sets it to n and draws the same noise as an uninterrupted one.
     """
 
     name: str
@@ -24,16 +24,15 @@ class Task(ABC):
     optimum: float | None = None  # the best noise-free value, where it is known
     perturbed: int | None = None  # coordinates to move at once, where they mean something only together
 
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
+    def __init__(self, seed: int = 0, noise: float = 0.0) -> None:
+        at_least("noise", noise, 0)
+        self.seed, self.noise, self.noisy = seed, noise, self.noisy or noise > 0
         self.evaluated = 0
 
     def __call__(self, X: ArrayLike) -> Floats:
         """Values [n] of the points X [n, d] of the cube."""
-        points = self._validated(X)
-        if not len(points):
-            return np.zeros(0)
-        values = self._evaluate(self.bounds[0] + (self.bounds[1] - self.bounds[0]) * points)
+        points = self._in_units(X)
+        values = self._evaluate(points) if len(points) else np.zeros(0)
         self.evaluated += len(points)
         return values
 
@@ -42,16 +41,15 @@ class Task(ABC):
         """Values of points in the task's own units; called before `evaluated` counts them."""
 
     def close(self) -> None:
-        """Give back what the task holds beyond memory, such as worker processes."""
+        """Release what the task holds beyond memory, such as worker processes."""
 
     def _gaussian(self, count: int, *shape: int) -> Floats:
         """Standard normal numbers [count, *shape] for the next `count` evaluations."""
-        draws = np.empty((count, *shape))
-        for i in range(count):
-            draws[i] = np.random.default_rng([self.seed, self.evaluated + i]).standard_normal(shape)
-        return draws
+        seeds = ([self.seed, self.evaluated + i] for i in range(count))
+        return np.stack([np.random.default_rng(seed).standard_normal(shape) for seed in seeds])
 
-    def _validated(self, X: ArrayLike) -> Floats:
+    def _in_units(self, X: ArrayLike) -> Floats:
+        """Points [n, d] of the cube in the task's own units; an error where they are none of the cube."""
         points = np.asarray(X, dtype=np.float64)
         if points.ndim != 2 or points.shape[1] != self.dims:
             raise ValueError(f"X: {self.name} expects [n, {self.dims}], got shape {points.shape}")
@@ -62,18 +60,18 @@ class Task(ABC):
                 f"X: points must lie in the cube [0, 1]^{self.dims}, got values from {points.min():g} to "
                 f"{points.max():g}"
             )
-        return points
+        return self.bounds[0] + (self.bounds[1] - self.bounds[0]) * points
 
     def __repr__(self) -> str:
         return f"<task {self.name}, {self.dims} dimensions>"
 
 
 def box(dims: int, low: float, high: float) -> Floats:
-    """The same bounds in every dimension."""
-    return np.stack([np.full(dims, low), np.full(dims, high)])
+    """Bounds [2, dims], the same in every dimension."""
+    return np.array([[low] * dims, [high] * dims])
 
 
 def at_least(name: str, value: float, smallest: float) -> None:
-    """An error that names the option where its value is too small."""
+    """A ValueError that names the option where its value is too small."""
     if not value >= smallest:
         raise ValueError(f"{name}: expected at least {smallest:g}, got {value!r}")

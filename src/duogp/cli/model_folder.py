@@ -1,0 +1,154 @@
+"""A model folder: the saved estimator and ``table.json``, schema of its table and report of its fit."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duogp.bench.results import finite
+from duogp.cli.errors import note
+from duogp.tables import Schema, column_names_of, read_chunks
+from duogp.tables.arrow import arrow
+from duogp.tables.files import CHUNK_ROWS, column_types_of
+from duogp.tables.schema import require_columns
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    folder: Path
+    estimator: Any  # a GPRegressor or GPClassifier; None where the folder holds a model without one
+    gp: Any
+    schema: Schema
+    report: dict[str, Any]  # of `duogp fit`
+    unseen: Counter[str] = field(default_factory=Counter)  # encoded rows with an unknown category, by column
+
+    @property
+    def target(self) -> str:
+        return self.schema.target.name if self.schema.target is not None else "y"
+
+    @property
+    def is_classifier(self) -> bool:
+        return self.gp.classes is not None
+
+    def encode(self, table: Any) -> NDArray[np.float64]:
+        """Inputs of the model [n, d]; rows with unknown categories are counted in `unseen`."""
+        self.unseen.update(self.schema.unseen(table))
+        return self.schema.encode(table).matrix
+
+    def report_unseen(self) -> None:
+        """A note for each column in which unknown categories were met."""
+        for name, count in self.unseen.items():
+            note(
+                f"{count:,} rows have a {name!r} that the model was not fitted on; their predictions "
+                "leave it out, and their intervals do not know it"
+            )
+
+    def rows(
+        self, path: str, *, target: bool = False, keep: list[str] | None = None, typed: bool = False
+    ) -> Iterator[Any]:
+        """Tables of a few rows of a file each, with the column types that the model was fitted on.
+
+        ``keep``: other columns, which are text in a CSV file, or with ``typed`` of the type that all their
+        values have.
+        """
+        keep = keep or []
+        types = self.schema.csv_types(target=target)
+        if typed and keep:
+            types = column_types_of(path, keep) | types
+        names = column_names_of(path)
+        require_columns(keep, names, "--keep")
+        require_columns([self.target] if target else [], names, "the target")
+        found = False
+        for table in read_chunks(path, types, keep=keep, rows=CHUNK_ROWS):
+            if table.num_rows:
+                found = True
+                yield table
+        if not found:
+            raise ValueError(f"{path!r} has no rows")
+
+    def table(self, path: str) -> Any:
+        """A whole file as one table, without its target."""
+        return arrow().concat_tables(list(self.rows(path)))
+
+
+def open_model(folder: str, device: str | None = None) -> SavedModel:
+    """The model in a folder that `duogp fit` wrote."""
+    from duogp.io import load
+    from duogp.io.kinds import TABLE
+
+    path = Path(folder)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no model folder {folder!r}; duogp fit makes one")
+    loaded = load(path, device=device)
+    description = path / TABLE
+    if not description.is_file():
+        raise ValueError(
+            f"{folder!r} has no {TABLE}: it was saved from Python, where duogp.load reads it; the command "
+            "line needs a model that duogp fit wrote"
+        )
+    try:
+        state = json.loads(description.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{str(description)!r} cannot be read: {error}") from None
+    if not isinstance(state, dict) or not isinstance(state.get("fit"), dict):
+        raise ValueError(f"{str(description)!r} is not what duogp fit writes")
+    schema = Schema.from_dict(state.get("schema", {}))
+    estimator = loaded if hasattr(loaded, "gp_") else None
+    gp = loaded if estimator is None else estimator.gp_
+    if len(schema.names) != len(gp.columns):
+        raise ValueError(
+            f"{folder!r}: {TABLE} describes {len(schema.names)} columns, the model has {len(gp.columns)}: "
+            "they do not belong together"
+        )
+    return SavedModel(path, estimator, gp, schema, state["fit"])
+
+
+def save_model(estimator: Any, schema: Schema, report: dict[str, Any], folder: Path) -> None:
+    """Write the folder that `open_model` reads."""
+    from duogp.io.kinds import TABLE
+
+    estimator.save(folder)
+    text = json.dumps({"schema": schema.to_dict(), "fit": finite(report)}, indent=2, ensure_ascii=False)
+    (folder / TABLE).write_text(text + "\n", encoding="utf-8")
+
+
+def relevance(gp: Any, schema: Schema) -> dict[str, float] | None:
+    """1 / lengthscale of each column of the table as a share of their sum, the largest first.
+
+    A column that is encoded as several inputs counts by the shortest of their lengthscales. Of decoupled
+    conditionals it is that of the mean's kernel. None without a lengthscale for each input: a kernel that has
+    none, one for all columns, or a network's features.
+    """
+    if not hasattr(gp, "hyperparameters"):
+        return None
+    learned = gp.hyperparameters()
+    found = learned.get("lengthscale_mean", learned.get("lengthscale"))
+    columns = np.asarray(gp.columns, dtype=bool)
+    try:
+        lengths = np.atleast_1d(np.asarray(found, dtype=np.float64))
+    except (TypeError, ValueError):
+        return None
+    used = int(columns.sum())
+    extractor = gp.method is not None and getattr(gp.method, "has_network", False)
+    if extractor or lengths.shape[-1] != used or not (lengths > 0).all():
+        return None
+    inverse = np.zeros(len(columns))
+    inverse[columns] = (1 / lengths).reshape(-1, used).mean(0)
+    sources = np.array(schema.sources)
+    shares = {c.name: float(inverse[sources == c.name].max()) for c in schema.columns}
+    total = sum(shares.values())
+    if not total > 0:
+        return None
+    return dict(sorted(((name, value / total) for name, value in shares.items()), key=lambda p: -p[1]))
+
+
+def rows_with_target(schema: Schema, table: Any) -> tuple[Any, NDArray, int]:
+    """Rows of a table that have a target, their targets, and the number of rows without one."""
+    values, there = schema.targets(table)
+    missing = int((~there).sum())
+    return (table.filter(arrow().array(there)) if missing else table), values[there], missing

@@ -1,0 +1,73 @@
+"""Output on standard output: tables for people, JSON with finite numbers for programs."""
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from duogp.bench.results import finite
+
+
+def print_json(value: Any) -> None:
+    typer.echo(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def console() -> Console:
+    """The terminal, or 160 columns where standard output is a pipe or a file."""
+    shown = Console()
+    return shown if shown.is_terminal else Console(width=160)
+
+
+def print_pairs(title: str, pairs: Iterable[tuple[str, Any]]) -> None:
+    """Names and values in two columns; pairs without a value are left out."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in pairs:
+        if value is not None and value != "":
+            table.add_row(name, Text(str(value)))
+    _print(title, table)
+
+
+def print_rows(title: str, columns: list[str], rows: Iterable[Iterable[str]]) -> None:
+    """A table with a head; all columns but the first are numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="right" if i else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    _print(title, table)
+
+
+def _print(title: str, table: Table) -> None:
+    shown = console()
+    if title:
+        shown.print(Text(title, style="bold"))
+    shown.print(table)
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """A number to be read; "–" for None, NaN and infinities."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "–"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if value != 0 and not 1e-4 <= abs(value) < 1e6:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:.{digits}g}" if abs(value) < 1000 else f"{value:,.1f}"
+
+
+def percent(value: Any) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def some(names: Iterable[str], most: int = 8) -> str:
+    """The first names and the number of the others."""
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

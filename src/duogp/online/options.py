@@ -1,0 +1,89 @@
+"""Settings of a stream, from a method and the user's keywords."""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from typing import Any
+
+from duogp.errors import DataWarning
+from duogp.fitting.factories import is_gaussian
+from duogp.fitting.plan import check_settings
+from duogp.methods import Method
+from duogp.methods.settings import Settings, as_list
+
+#: Points of a mean with plain coefficients unless the user gives a number, and columns of its quadratic form
+#: that a step uses (MATH §6.4).
+MEAN_POINTS, MEAN_COLUMNS = 1024, 128
+#: Settings of a fit to a table of known length that have no meaning for a stream.
+IDLE_SETTINGS: tuple[str, ...] = ("epochs", "steps", "schedule", "validation_fraction", "early_stopping")
+IDLE_SETTINGS += ("patience", "refit", "evaluate_every", "warm_start", "omega_block", "backend")
+
+
+def grows(method: Method) -> bool:
+    """Whether the method's bases are built up from the rows of the stream."""
+    return method.learns_online
+
+
+def has_plain_mean(method: Method) -> bool:
+    """Whether the mean is k(x, α)a with points α of its own (Cheng and Boots 2017), beside a square L₀."""
+    return method.recipe.mean_has_plain_coefficients
+
+
+def online_settings(
+    method: Method, num_inducing: int, num_extra: int | None, learning_rate: float, given: dict[str, Any]
+) -> Settings:
+    """The settings of a stream, checked; those ``given`` by the user replace those of the method."""
+    if num_extra is None and method.has_extra_points:
+        num_extra = max(MEAN_POINTS, num_inducing) if has_plain_mean(method) else num_inducing
+    own: dict[str, Any] = {}
+    if grows(method) and has_plain_mean(method):
+        # A preconditioner that depends on the points makes a step of Adam worth several (appendix A.1).
+        own = {"kernel": "generalised-rbf", "preconditioner": "nystrom", "mean_columns": MEAN_COLUMNS}
+    merged = {**own, **given, "num_inducing": num_inducing, "learning_rate": learning_rate}
+    if num_extra is not None:
+        merged["num_extra"] = num_extra
+    if merged.get("random_state", 0) is None:  # as in scikit-learn: a new seed each time
+        merged["random_state"] = secrets.randbits(31)
+    settings = Settings.of(merged)
+    _check(method, settings, given)
+    return settings
+
+
+def uses_natural_gradients(method: Method, settings: Settings) -> bool:
+    """Whether q(u) is moved by natural gradients: as asked for by the user or by the method; otherwise where
+    the objective is far from quadratic in q(u), and in bases that grow, if its covariance is full."""
+    asked = settings.solver
+    if asked == "auto":
+        asked = str(method.defaults.get("solver", "auto"))
+    if asked != "auto":
+        return asked == "natural"
+    far = method.data_term.keeps_precision_positive and not is_gaussian(settings)
+    return method.q_class.has_natural_gradient and (grows(method) or far)
+
+
+def _check(method: Method, settings: Settings, given: dict[str, Any]) -> None:
+    if method.defaults.get("solver") == "closed-form":
+        raise ValueError(
+            f"{method.name!r} is solved in closed form, from all rows, and cannot learn from a stream: use "
+            "'svi', 'ivsgpr' or 'svdgp'"
+        )
+    if settings.solver == "closed-form":
+        raise ValueError("solver='closed-form' needs all rows at once: use 'natural' or 'stochastic'")
+    check_settings(method, settings, given)
+    for name in ("beta1", "beta2"):
+        if len(as_list(getattr(settings, name))) > 1:
+            raise ValueError(f"{name} is chosen from a list on validation rows, which a stream has not")
+    if settings.omega == "full":
+        raise ValueError("omega='full' needs every row in each step: use 'rows', 'batch' or 'blocks'")
+    if uses_natural_gradients(method, settings) and not method.q_class.has_natural_gradient:
+        raise ValueError(
+            f"solver='natural' needs a q(u) with a full covariance; that of {method.name!r} is {method.q}"
+        )
+    mean, covariance = settings.num_extra or 0, settings.num_inducing or 0
+    if grows(method) and has_plain_mean(method) and mean < covariance:
+        raise ValueError(
+            f"num_extra, the points of the mean, must be at least num_inducing ({covariance}), got {mean}"
+        )
+    if idle := [name for name in IDLE_SETTINGS if name in given]:
+        warnings.warn(f"a stream has no use for {', '.join(idle)}: ignored", DataWarning, stacklevel=4)
