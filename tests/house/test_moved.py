@@ -32,7 +32,7 @@ OLD = [
     ("duogp.bench.tables", "text_table", "duogp.bench.report"),
     ("duogp.bo.posterior", "Process", "duogp.bo.processes"),
     ("duogp.gp", "GP", "duogp"),
-    ("duogp.inducing", "INITIALISERS", "duogp.fitting.inducing"),
+    ("duogp.inducing", "INITIALISERS", "duogp.bases.inducing"),
     ("duogp.kernels.deep", "Deep", "duogp.kernels"),
     ("duogp.linalg", "Numerics", "duogp.numerics.factorisation"),
     ("duogp.linalg", "norm2", "duogp.numerics.factorisation"),
