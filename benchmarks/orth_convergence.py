@@ -38,18 +38,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from duogp.bases.inducing import select_inducing
 from duogp.bench.measure import device_name, versions
 from duogp.data.benchmark import load
 from duogp.data.splits import orth_protocol
 from duogp.errors import NumericalWarning
 from duogp.fitting.build import build_model
-from duogp.fitting.inducing import select_inducing
 from duogp.inference.closed_form import CollapsedObjective
 from duogp.kernels import Kernel
 from duogp.methods import METHODS
 from duogp.methods.settings import Settings
 from duogp.models.model import Batch, Model
-from duogp.training import Plan, Problem, Progression, train
+from duogp.training import Problem, Progression, TrainingPlan, train
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "orth_convergence.json"
@@ -355,7 +355,7 @@ def run_curve(
             flat = bool(after - before < FLAT)
         return flat or deadline.passed or problem.done >= last
 
-    plan = Plan(
+    plan = TrainingPlan(
         epochs=experiment.iterations // problem.steps_per_epoch,
         learning_rate=learning_rate or LEARNING_RATES[0],
         natural_rate=natural_rate,

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from duogp.bench.report import Comparison, compare
 from duogp.bench.results import Results
 from duogp.bench.suite import Suite, load_suite
-from duogp.bench.tables import Comparison, compare
 from duogp.methods import METHODS, Method
 
 ROOT = Path(__file__).resolve().parents[1]

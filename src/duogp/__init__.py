@@ -1,21 +1,34 @@
-"""Gaussian processes whose mean and covariance learn separately."""
+"""Gaussian processes whose mean and covariance learn separately.
 
+Names are imported when they are first used (PEP 562): `import duogp` itself loads neither torch nor
+scikit-learn. This module also composes what must not know each other: fitted models and the code that
+writes them to disk.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
-from duogp import bases, kernels, likelihoods, metrics, objectives
+from duogp import _moved
 from duogp._version import __version__
 from duogp.errors import DataWarning, DuoGPWarning, NumericalWarning
-from duogp.fitting.fit import fit, fit_replicates
-from duogp.io import load, save
-from duogp.methods import METHODS, Method
-from duogp.methods.settings import Settings
-from duogp.online import OnlineGP
-from duogp.posterior.gp import GP
-from duogp.posterior.prediction import ClassPrediction, Prediction
-from duogp.training import History
+from duogp.saveable import Saveable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from duogp import bases, kernels, likelihoods, metrics, objectives
+    from duogp.api import fit, fit_replicates, plan
+    from duogp.io import load, save
+    from duogp.methods import METHODS, Method
+    from duogp.methods.settings import Settings
+    from duogp.online import OnlineGP
+    from duogp.posterior.gp import GP
+    from duogp.posterior.prediction import ClassPrediction, Prediction
     from duogp.sklearn import GPClassifier, GPRegressor
+    from duogp.training import History
 
 __all__ = [
     "GP",
@@ -40,14 +53,51 @@ __all__ = [
     "load",
     "metrics",
     "objectives",
+    "plan",
     "save",
 ]
 
+#: Public names by the module that has them.
+_NAMES = {
+    "api": ("fit", "fit_replicates", "plan"),
+    "io": ("load", "save"),
+    "methods": ("METHODS", "Method"),
+    "methods.settings": ("Settings",),
+    "online": ("OnlineGP",),
+    "posterior.gp": ("GP",),
+    "posterior.prediction": ("ClassPrediction", "Prediction"),
+    "sklearn": ("GPClassifier", "GPRegressor"),
+    "training": ("History",),
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+#: Packages and modules that are attributes without an import statement.
+_PACKAGES = (
+    *("numerics", "kernels", "likelihoods", "variational", "means", "bases", "objectives", "fused"),
+    *("inference", "models", "training", "methods", "fitting", "posterior", "online", "metrics", "data"),
+    *("sklearn", "tables", "io", "baselines", "bo", "plots", "bench"),
+)
+
 
 def __getattr__(name: str) -> Any:
-    """The estimators are imported when they are asked for: they need a later scikit-learn than the rest."""
-    if name in ("GPClassifier", "GPRegressor"):
-        from duogp import sklearn as estimators
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"duogp.{_HOMES[name]}"), name)
+    elif name in _PACKAGES or name in _moved.MOVED:
+        value = importlib.import_module(f"duogp.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
-        return getattr(estimators, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PACKAGES})
+
+
+def _save(model: Any, folder: str | os.PathLike[str]) -> Path:
+    from duogp.io import save
+
+    return save(model, folder)
+
+
+_moved.install()
+Saveable._write = staticmethod(_save)

@@ -1,15 +1,19 @@
-"""Warnings that a user may want to filter by kind. Errors are plain ValueError and TypeError."""
+"""Warnings and errors with a name, to filter or to catch; other errors are plain ValueError and TypeError."""
 
 from __future__ import annotations
 
 
 class DuoGPWarning(UserWarning):
-    """Base of every warning this library emits."""
+    """Base of every warning of this library."""
 
 
 class DataWarning(DuoGPWarning):
-    """Something about the data was adjusted: dropped columns, fewer inducing points than asked for."""
+    """An adjustment to the data: dropped columns, fewer inducing points than asked for."""
 
 
 class NumericalWarning(DuoGPWarning):
-    """Training met a numerical difficulty and recovered: more jitter, a rollback, a smaller step."""
+    """A numerical difficulty in training, and the recovery: more jitter, a rollback, a smaller step."""
+
+
+class SavedModelError(ValueError):
+    """A folder that is no saved model, is damaged, was changed, or needs classes that were not given."""

@@ -1,13 +1,13 @@
-"""What a prediction is worth on held-out targets (MATH §2.4, §3.5, §4).
+"""Metrics of predictions on held-out targets (MATH §2.4, §3.5, §4): pure numpy functions in float64.
 
-Pure numpy functions, in float64 whatever comes in. Of a predictive distribution N(mean, std²), in vectors
-``[n]``: `rmse`, `mae`, `nmse` judge the mean; `nll` and `crps` (lower is better) the whole distribution;
-`coverage`, `quantile_calibration_error` and `zscore_wasserstein` only whether the uncertainty is honest;
-`noise_share` says how much of it is noise. Of class probabilities ``[n, classes]``: `accuracy` judges the
-most probable class, `log_loss` and `brier` the whole distribution, `expected_calibration_error` its honesty.
+For a predictive distribution N(mean, std²), in vectors ``[n]``: `rmse`, `mae`, `nmse` of the mean; `nll` and
+`crps` (lower is better) of the whole distribution; `coverage`, `quantile_calibration_error` and
+`zscore_wasserstein` of its calibration alone; `noise_share`, the part of its variance that is noise. For
+class probabilities ``[n, classes]``: `accuracy` of the most probable class, `log_loss` and `brier` of the
+whole distribution, `expected_calibration_error` of its calibration.
 
-Inputs that are not finite are refused rather than averaged over: a NaN would count as "outside the interval"
-in a coverage and make a failed model look merely overconfident.
+Inputs that are not finite are refused: a NaN would count as "outside the interval" in a coverage, and make a
+failed model look merely overconfident.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from scipy.special import ndtr, ndtri
 
 Vector = NDArray[np.float64]
 
-# The levels p at which the quantile calibration is read: 0.01, …, 0.99.
+# The levels p of the quantile calibration: 0.01, …, 0.99.
 LEVELS: Vector = np.arange(1, 100) / 100.0
-# No class is held to be impossible: a certain prediction that is wrong costs 27.6 nats, not infinitely many.
+# Lower probabilities are raised to this: a certain prediction that is wrong costs 27.6 nats, not infinity.
 SMALLEST_PROBABILITY = 1e-12
 CALIBRATION_BINS = 15
-# How far a row may be from summing to 1 (probabilities by quadrature) before it is no distribution at all.
+# Largest deviation of the sum of a row from 1 (probabilities by quadrature).
 _SUM_TOLERANCE = 0.05
 
 
 def rmse(y: ArrayLike, mean: ArrayLike) -> float:
-    """√ mean (y − μ)²."""
+    """Root mean squared error, √ mean (y − μ)²."""
     y, mean = _vectors(y=y, mean=mean)
     return float(np.sqrt(np.mean((y - mean) ** 2)))
 
 
 def mae(y: ArrayLike, mean: ArrayLike) -> float:
-    """mean |y − μ|."""
+    """Mean absolute error, mean |y − μ|."""
     y, mean = _vectors(y=y, mean=mean)
     return float(np.mean(np.abs(y - mean)))
 
 
 def nmse(y: ArrayLike, mean: ArrayLike) -> float:
-    """mean (y − μ)² / var(y): 1 for a model that predicts the mean of y; NaN when y is constant."""
+    """Normalised squared error, mean (y − μ)² / var(y): 1 for μ = mean of y; NaN if y is constant."""
     y, mean = _vectors(y=y, mean=mean)
     variance = float(np.var(y))
     return float(np.mean((y - mean) ** 2)) / variance if variance > 0 else float("nan")
 
 
 def nll(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
-    """mean of ½ log 2πσ² + z²/2, in nats per datum."""
+    """Negative log likelihood, mean of ½ log 2πσ² + z²/2, in nats per datum."""
     z, std = _standardise(y, mean, std)
     return float(np.mean(0.5 * np.log(2 * np.pi) + np.log(std) + 0.5 * z**2))
 
@@ -61,7 +61,7 @@ def crps(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
 
 
 def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = 0.95) -> float:
-    """Share of targets inside the central interval of probability `level`; honest models give `level`."""
+    """Share of targets inside the central interval of probability `level`: `level` if calibrated."""
     if not 0 < level < 1:
         raise ValueError(f"level must lie strictly between 0 and 1, got {level!r}")
     z, _ = _standardise(y, mean, std)
@@ -69,7 +69,7 @@ def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = 0.95)
 
 
 def quantile_calibration_error(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
-    """Mean over p = 0.01 … 0.99 of |P̂(y ≤ q_p) − p|: 0 when every predicted quantile is honest."""
+    """Mean over p = 0.01 … 0.99 of |P̂(y ≤ q_p) − p|: 0 if every quantile is calibrated."""
     z, _ = _standardise(y, mean, std)
     below = np.searchsorted(np.sort(z), ndtri(LEVELS), side="right") / z.size  # P̂(z ≤ Φ⁻¹(p))
     return float(np.mean(np.abs(below - LEVELS)))
@@ -80,8 +80,8 @@ def zscore_wasserstein(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
 
     W₁ = ∫₀¹ |F̂⁻¹(u) − Φ⁻¹(u)| du, and F̂⁻¹ is the sorted zᵢ on the cell [(i−1)/n, i/n]. With the
     antiderivative F(u) = −φ(Φ⁻¹(u)) and c = Φ(zᵢ), clipped into its cell [a, b], where the sign changes:
-    ∫ |z − Φ⁻¹| = z (2c − a − b) + F(a) + F(b) − 2F(c). No sampling and no binning, so it can be compared
-    across test sets; its floor for n honest z-scores is of order 1/√n.
+    ∫ |z − Φ⁻¹| = z (2c − a − b) + F(a) + F(b) − 2F(c). Without sampling or binning it can be compared across
+    test sets; for n z-scores that are N(0, 1) it is of order 1/√n.
     """
     z, _ = _standardise(y, mean, std)
     z = np.sort(z)
@@ -107,7 +107,7 @@ def noise_share(noise_variance: ArrayLike, variance_total: ArrayLike) -> float:
 def regression_metrics(
     y: ArrayLike, mean: ArrayLike, std: ArrayLike, noise_variance: ArrayLike | None = None
 ) -> dict[str, float]:
-    """Every metric of this module under its function's name; `noise_share` only when the noise is given."""
+    """All regression metrics by the names of their functions; `noise_share` only when the noise is given."""
     y, mean, std = _vectors(y=y, mean=mean, std=std)
     _require_positive("std", std)
     values = {
@@ -136,13 +136,13 @@ def accuracy(labels: ArrayLike, probabilities: ArrayLike, classes: ArrayLike | N
 
 
 def log_loss(labels: ArrayLike, probabilities: ArrayLike, classes: ArrayLike | None = None) -> float:
-    """mean of −log p(true class), in nats per datum."""
+    """Negative log likelihood, mean of −log p(true class), in nats per datum."""
     y, p = _class_rows(labels, probabilities, classes)
     return float(-np.mean(np.log(p[np.arange(y.size), y])))
 
 
 def brier(labels: ArrayLike, probabilities: ArrayLike, classes: ArrayLike | None = None) -> float:
-    """mean of Σ_c (p_c − 1[y = c])², from 0 to 2."""
+    """Brier score, mean of Σ_c (p_c − 1[y = c])², from 0 to 2."""
     y, p = _class_rows(labels, probabilities, classes)
     off = p.copy()
     off[np.arange(y.size), y] -= 1.0
@@ -171,8 +171,8 @@ def classification_metrics(
 ) -> dict[str, float]:
     """accuracy, nll, brier and ece (15 bins) of class probabilities ``[n, C]``.
 
-    ``labels`` are column numbers or, with ``classes`` ``[C]``, the names of the columns. A label that is not
-    among the classes had no probability. Probabilities are clipped to [1e-12, 1 − 1e-12] and renormalised.
+    ``labels`` are column numbers or, with ``classes`` ``[C]``, the names of columns; a label that is not
+    among the classes has probability 0. Probabilities are clipped to [1e-12, 1 − 1e-12] and renormalised.
     """
     return {
         "accuracy": accuracy(labels, probabilities, classes),
@@ -190,10 +190,7 @@ def _class_rows(
     if p.ndim != 2 or p.shape[1] == 0:
         raise ValueError(f"probabilities must have shape [n, classes], got {p.shape}")
     y = _array(labels)
-    if y.ndim != 1:
-        raise ValueError(f"labels must be one-dimensional [n], got shape {y.shape}")
-    if y.size == 0:
-        raise ValueError("labels is empty: at least one value is needed")
+    _require_vector("labels", y)
     if y.size != p.shape[0]:
         raise ValueError(f"probabilities has {p.shape[0]} rows but labels has {y.size} values")
     _require_finite("probabilities", p)
@@ -201,10 +198,7 @@ def _class_rows(
         raise ValueError(f"probabilities must lie in [0, 1], got {float(p.min())!r} to {float(p.max())!r}")
     if np.any(off := np.abs(p.sum(1) - 1) > _SUM_TOLERANCE):
         raise ValueError(f"probabilities must sum to 1 in every row, got a sum of {float(p[off][0].sum())!r}")
-    if classes is None:
-        y = _column_numbers(y, p.shape[1])
-    else:
-        y, p = _by_name(y, p, _array(classes))
+    y, p = (_column_numbers(y, p.shape[1]), p) if classes is None else _by_name(y, p, _array(classes))
     p = np.clip(p, SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY)
     return y, p / p.sum(1, keepdims=True)
 
@@ -250,10 +244,7 @@ def _vectors(**named: Any) -> list[Vector]:
     first = next(iter(named))
     for name, value in named.items():
         vector = _float64(value)
-        if vector.ndim != 1:
-            raise ValueError(f"{name} must be one-dimensional [n], got shape {vector.shape}")
-        if vector.size == 0:
-            raise ValueError(f"{name} is empty: at least one value is needed")
+        _require_vector(name, vector)
         if vectors and vector.size != vectors[0].size:
             raise ValueError(f"{name} has {vector.size} values but {first} has {vectors[0].size}")
         _require_finite(name, vector)
@@ -276,9 +267,16 @@ def _float64(value: Any) -> Vector:
 
 
 def _array(value: Any) -> NDArray:
-    if hasattr(value, "detach"):  # a torch tensor, perhaps on a device or with a gradient
+    if hasattr(value, "detach"):  # a torch tensor
         value = value.detach().cpu()
     return np.asarray(value)
+
+
+def _require_vector(name: str, array: NDArray) -> None:
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional [n], got shape {array.shape}")
+    if array.size == 0:
+        raise ValueError(f"{name} is empty: at least one value is needed")
 
 
 def _require_finite(name: str, vector: Vector) -> None:

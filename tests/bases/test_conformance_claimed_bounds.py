@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
@@ -149,6 +149,21 @@ def put_best(model: Model, batch: Batch) -> None:
         put_optimum(model, batch)
 
 
+def rounding_of_precision(model: Model) -> Tensor:
+    """The rounding error ε‖S⁻¹‖ of the precision of q(u), in units of the prior's: [R].
+
+    A natural step of size ρ makes (1 − ρ) S⁻¹ + ρ (I + ΦΦᵀ/s²) from it, whose least eigenvalue may be near
+    ρ. Where the error is not far below ρ (a random triangular factor of size 9 can have ‖S⁻¹‖ = 1e17), a
+    positive matrix and a step that climbs are more than float64 can promise; that the ELBO is a bound is not.
+    """
+    found = []
+    for block, _ in model.basis.q.parts():
+        if isinstance(block, CholeskyQ):
+            inverse = torch.linalg.inv(block.root().detach())
+            found.append(torch.linalg.matrix_norm(inverse, 2).square().flatten(1).amax(1))
+    return torch.finfo(torch.float64).eps * torch.stack(found).amax(0)
+
+
 @pytest.mark.parametrize("case", CLAIMS)
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(
@@ -161,6 +176,7 @@ def put_best(model: Model, batch: Batch) -> None:
     rho=st.sampled_from([0.1, 0.5, 1.0]),
     on_rows=st.booleans(),
 )
+@example(783, "matern32", 1.3, 1.7, 1.28, 1e-8, 0.1, True)  # one q with ‖S⁻¹‖ = 7e16: its step is cut or not
 def test_no_claimed_bound_exceeds_the_evidence(
     case: str,
     seed: int,
@@ -183,11 +199,12 @@ def test_no_claimed_bound_exceeds_the_evidence(
         assert_close(value, evidence, rtol=1e-8, atol=1e-8)
         return
     if any(isinstance(block, CholeskyQ) for block, _ in model.basis.q.parts()):
+        sound = rounding_of_precision(model) < 1e-3 * rho
         natural = natural_step(model, batch, rho)
         after, _ = value_and_evidence(model, batch)
-        assert (natural.shrink == 1).all()
         assert (after <= evidence + slack).all(), (after, evidence)
-        assert (after >= value - 1e-8 * (1 + value.abs())).all(), (value, after)
+        assert (natural.shrink == 1)[sound].all(), natural.shrink
+        assert (after >= value - 1e-8 * (1 + value.abs()))[sound].all(), (value, after)
     if "ridge" in case:  # its S is what its points make it
         return
     put_best(model, batch)

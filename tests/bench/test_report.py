@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from duogp.bench import Results, compare, learned, load_suite, render
+from duogp.bench.report import within_tolerance
 from duogp.bench.runner import begin_row
-from duogp.bench.tables import within_tolerance
 from helpers.bench_suite import fake_row
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import duogp
-from duogp.bench import Cell, Results, course, load_table, run, run_cell
+from duogp.bench import Cell, Results, learning_curve, load_table, run, run_cell
 from duogp.bench.runner import Budget, jobs, run_job
 from duogp.data.benchmark import Dataset
 from duogp.training.history import History, Record
@@ -250,26 +250,28 @@ def test_a_row_keeps_the_curve_when_asked(suite, stub):
 
 
 def test_curves_are_thinned_and_counted_in_iterations():
-    summary = course.summary(falling(1 / np.arange(1, 1001)), 7, steps=6995, with_trace=True)
+    summary = learning_curve.summary(falling(1 / np.arange(1, 1001)), 7, steps=6995, with_trace=True)
     assert len(summary["trace"]) == 200
     assert summary["trace"][0] == [7, 0.0, 1.0]
     assert summary["trace"][-1][0] == summary["iterations"] == 6995
-    assert course.steps_per_epoch("natural", 2049, 1024) == 3
-    assert course.steps_per_epoch("stochastic", 100, 1024) == 1
-    assert course.steps_per_epoch("closed-form", 2049, 1024) == 1
+    assert learning_curve.steps_per_epoch("natural", 2049, 1024) == 3
+    assert learning_curve.steps_per_epoch("stochastic", 100, 1024) == 1
+    assert learning_curve.steps_per_epoch("closed-form", 2049, 1024) == 1
 
 
 def test_flatness_is_the_relative_fall_of_the_last_fifth():
     steps = np.arange(1, 101)
-    assert course.summary(falling(2 - 0.01 * steps), 1)["flatness"] == pytest.approx(0.2)
-    assert course.summary(falling(np.full(100, -3.0)), 5)["flatness"] == pytest.approx(0)
+    assert learning_curve.summary(falling(2 - 0.01 * steps), 1)["flatness"] == pytest.approx(0.2)
+    assert learning_curve.summary(falling(np.full(100, -3.0)), 5)["flatness"] == pytest.approx(0)
     noisy = -1 + 0.02 * np.random.default_rng(0).normal(size=1000)
-    assert abs(course.summary(falling(noisy), 1)["flatness"]) < 0.02
-    assert course.summary(falling(0.001 - 1e-4 * steps), 1)["flatness"] == pytest.approx(0.02)  # of 0.1 nats
-    assert course.summary(falling(1 + 0.01 * steps), 1)["flatness"] < 0  # it rose
+    assert abs(learning_curve.summary(falling(noisy), 1)["flatness"]) < 0.02
+    assert learning_curve.summary(falling(0.001 - 1e-4 * steps), 1)["flatness"] == pytest.approx(
+        0.02
+    )  # of 0.1 nats
+    assert learning_curve.summary(falling(1 + 0.01 * steps), 1)["flatness"] < 0  # it rose
     holes = np.where(steps % 2, 2 - 0.01 * steps, np.nan)  # epochs that were rolled back
-    assert course.summary(falling(holes), 1)["flatness"] == pytest.approx(0.18 / 1.01)
-    assert "flatness" not in course.summary(falling([2.0, 1.0]), 1)
+    assert learning_curve.summary(falling(holes), 1)["flatness"] == pytest.approx(0.18 / 1.01)
+    assert "flatness" not in learning_curve.summary(falling([2.0, 1.0]), 1)
 
 
 def test_rows_name_no_folder_of_this_machine(suite, tmp_path, monkeypatch):

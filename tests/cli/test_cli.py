@@ -82,8 +82,18 @@ def test_bench_commands_reach_the_runner(tmp_path):
 
 
 def test_bench_run_passes_its_exit_status_on(monkeypatch):
-    monkeypatch.setattr("duogp.bench.commands.run_suite", lambda suite, **options: 1)
+    monkeypatch.setattr("duogp.bench.__main__.run_suite", lambda *arguments: 1)
     assert call("bench", "run", "smoke").exit_code == 1
+
+
+def test_bench_has_the_options_and_errors_of_its_parser():
+    assert call("bench").output == call("bench", "--help").output
+    assert "--replicates" in call("bench", "run", "--help").output
+    assert (call("bench", "run").exit_code, call("bench", "run", "smoke", "--nothing").exit_code) == (2, 2)
+    traced = call("bench", "table", "nothing", "--debug")
+    assert traced.exit_code == 2
+    assert "Traceback" in traced.stderr
+    assert traced.stderr.splitlines()[-1].startswith("error: no suite 'nothing'")
 
 
 @pytest.mark.parametrize(

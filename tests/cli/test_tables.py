@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 pa = pytest.importorskip("pyarrow")
 
 from duogp import cli, load  # noqa: E402
-from duogp.cli import showing  # noqa: E402
+from duogp.bench.results import finite  # noqa: E402
 from duogp.tables import read_table, write_table  # noqa: E402
 
 QUICK = ("--method", "svgp", "--num-inducing", "8", "--epochs", "8", "--device", "cpu")
@@ -265,7 +265,7 @@ def test_predictions_as_json(folder, tmp_path):
 
 def test_pieces_are_predicted_as_the_whole(folder, monkeypatch):
     whole = read_predictions(folder)
-    monkeypatch.setattr("duogp.cli.models.CHUNK_ROWS", 7)
+    monkeypatch.setattr("duogp.cli.model_folder.CHUNK_ROWS", 7)
     np.testing.assert_allclose(read_predictions(folder), whole, rtol=1e-12)
 
 
@@ -524,7 +524,7 @@ def test_warnings_are_notes(folder, tmp_path):
 
 def test_numbers_in_json_are_finite():
     value = {"a": float("nan"), "b": [np.inf, np.float32(1)], "c": np.arange(2), "d": (np.bool_(True), None)}
-    assert showing.plain(value) == {"a": None, "b": [None, 1.0], "c": [0, 1], "d": [True, None]}
+    assert finite(value) == {"a": None, "b": [None, 1.0], "c": [0, 1], "d": [True, None]}
 
 
 def test_help_names_every_command():

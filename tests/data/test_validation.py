@@ -177,5 +177,5 @@ def test_row_vectors():
 def test_the_core_imports_without_the_frame_libraries():
     # None in sys.modules makes an import fail
     block = "import sys; sys.modules.update(dict.fromkeys(['pandas', 'polars', 'pyarrow']));"
-    code = "import duogp.data, duogp.metrics, duogp.fitting.inducing; duogp.data.as_matrix([[1.0], [2.0]])"
+    code = "import duogp.data, duogp.metrics, duogp.bases.inducing; duogp.data.as_matrix([[1.0], [2.0]])"
     subprocess.run([sys.executable, "-c", block + code], check=True)

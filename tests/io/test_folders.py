@@ -179,14 +179,6 @@ def test_a_model_that_is_not_finite_is_not_saved(tmp_path):
     assert not (tmp_path / "model").exists()
 
 
-def test_methods_outside_the_registry_are_not_saved(tmp_path):
-    gp = fit()
-    gp.method = copy.copy(gp.method)
-    object.__setattr__(gp.method, "name", "mine")
-    with pytest.raises(SavedModelError, match="'mine' is not in the registry"):
-        gp.save(tmp_path / "model")
-
-
 def test_manifests_of_other_kinds_keep_to_json(tmp_path):
     with pytest.raises(ValueError, match="kind"):
         write_folder(tmp_path / "model", {}, {})

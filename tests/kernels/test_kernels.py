@@ -35,8 +35,6 @@ from duogp.kernels import (
 )
 from duogp.numerics.parameters import batched
 
-torch.set_num_threads(1)
-
 DIMS = 3
 LENGTHSCALES = [0.7, 1.3, 2.1]
 SMOOTH = [RBF, Matern12, Matern32, Matern52, RationalQuadratic, Periodic]

@@ -24,8 +24,6 @@ from duogp.kernels import (
 )
 from duogp.numerics.parameters import batched
 
-torch.set_num_threads(1)
-
 DIMS = 2
 FEATURES = 40_000
 NOISE = 5.0 / FEATURES**0.5  # five standard errors of a feature of unit variance

@@ -39,7 +39,7 @@ def test_softmax_of_two_classes_is_the_logistic_of_their_difference() -> None:
     p = class_problem(SoftmaxLikelihood(2, eval_samples=256, eval_inner_samples=2048), 2)
     p.likelihood.eval()
     for objective, expected in two_class_grid(p, torch.nn.functional.logsigmoid).items():
-        assert_close(objective(p.density, p.f, p.y), expected, rtol=0, atol=5e-3, msg=objective.__name__)
+        assert_close(objective(p.density, p.f, p.y), expected, rtol=0, atol=5e-3, msg=objective.name)
 
 
 def test_robust_max_of_two_classes_is_a_probit_of_their_difference() -> None:

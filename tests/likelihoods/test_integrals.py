@@ -52,7 +52,7 @@ def test_the_three_objectives_are_their_integrals(name: str, outputs: int) -> No
     for objective, integral in expected.items():
         found = objective(p.density, p.f, p.y)
         assert found.shape == (REPLICATES, ROWS)
-        assert_close(found, torch.as_tensor(integral.sum(-2)), rtol=0, atol=5e-6, msg=objective.__name__)
+        assert_close(found, torch.as_tensor(integral.sum(-2)), rtol=0, atol=5e-6, msg=objective.name)
 
 
 @every_one_latent
@@ -152,7 +152,7 @@ def test_heteroscedastic_objectives_are_their_integrals() -> None:
     }
     for objective, integral in expected.items():
         found = objective(p.density, p.f, p.y)
-        assert_close(found, torch.as_tensor(integral.sum(-2)), rtol=0, atol=5e-5, msg=objective.__name__)
+        assert_close(found, torch.as_tensor(integral.sum(-2)), rtol=0, atol=5e-5, msg=objective.name)
 
 
 def test_heteroscedastic_bounds_are_ordered() -> None:

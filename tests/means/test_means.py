@@ -10,8 +10,6 @@ from torch.testing import assert_close
 from duogp.means import ConstantMean, LinearMean, Mean, ModuleMean, Zero, make_mean
 from duogp.numerics.parameters import batched
 
-torch.set_num_threads(1)
-
 DIMS = 3
 
 

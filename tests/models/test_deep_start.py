@@ -21,7 +21,7 @@ from duogp.models.model import Batch
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import batched
 from duogp.objectives import Objective, elbo, predictive
-from duogp.training import Minibatches, Plan, Stochastic, Table, train
+from duogp.training import Minibatches, Stochastic, Table, TrainingPlan, train
 from duogp.variational import CholeskyQ, DiagonalQ
 from helpers.deep_models import close, deep, every_kind, kernel, rows
 from helpers.random_models import learned
@@ -174,7 +174,7 @@ def fitted(
     order = torch.arange(len(x)).expand(model.replicates, -1)
     shufflers = [torch.Generator().manual_seed(r) for r in range(model.replicates)]
     problem = Stochastic(model, table, Minibatches(order, 60, shufflers))
-    plan = Plan(epochs=1, steps=steps, learning_rate=0.02, natural_rate=natural, backend="eager")
+    plan = TrainingPlan(epochs=1, steps=steps, learning_rate=0.02, natural_rate=natural, backend="eager")
     train(model, problem, plan)
     x_new, y_new = step_data(seed=1)
     batch = Batch(

@@ -28,7 +28,7 @@ CHUNK = 4096
 
 @dataclass(frozen=True)
 class NetworkPlan:
-    """Length and rate of a training; see `duogp.training.Plan` for that of a GP."""
+    """Length and rate of a training; see `duogp.training.TrainingPlan` for that of a GP."""
 
     epochs: int
     batch_size: int

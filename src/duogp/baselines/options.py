@@ -16,7 +16,7 @@ import torch
 
 from duogp.baselines.descent import NetworkPlan
 from duogp.errors import DataWarning
-from duogp.fitting.build import likelihood_name, target_kind
+from duogp.fitting.factories import likelihood_name, target_kind
 from duogp.methods.settings import Settings
 from duogp.training.schedules import make_schedule
 

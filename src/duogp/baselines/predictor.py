@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ from duogp.data.labels import as_labels, codes_of
 from duogp.data.scaling import Scaler
 from duogp.data.validation import as_target
 from duogp.posterior.prediction import ClassPrediction, Prediction
+from duogp.saveable import Saveable
 from duogp.training.history import History
 
 #: Activations held at once during prediction, in bytes.
@@ -31,7 +30,7 @@ FARTHEST_UNSCALED = 1e30
 
 
 @dataclass(eq=False, repr=False)
-class NeuralPredictor:
+class NeuralPredictor(Saveable):
     """A mixture of networks with the predictions of a `duogp.GP`; returned by `fit_neural`.
 
     ``explained`` is the variance of the networks' means, ``noise`` the mean of their noise variances, and
@@ -130,12 +129,6 @@ class NeuralPredictor:
             if head.noise is not None:
                 out["noise"] = (head.noise().double().cpu().numpy() * factor).mean(0).tolist()
         return out
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Save to a folder, which `duogp.load` reads; one that holds a saved model is replaced."""
-        from duogp.io import save
-
-        return save(self, folder)
 
     # -- helpers ---------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,12 @@ class Basis(nn.Module, ABC):
     kernel: Kernel  # the prior's kernel
     inducing: Tensor  # the points that carry S, [R, latent or 1, M, d]
     q: Q
+    #: settings of a fit that `build` reads from ``parts.options``
+    options: tuple[str, ...] = ()
+    #: a second set of points: "none", "optional" (else a copy of the first), "block" (chosen with the first)
+    extra_points: Literal["none", "optional", "block"] = "none"
+    #: number of parameters of the mean: "M", "E" (points of the second set) or "M + E"
+    mean_size = "M"
     #: whether the optimal q(u) under Gaussian noise is that of `inference.closed_form`: the mean is linear
     #: in q.mean, the explained variance quadratic in L_S, the KL that of `prior_root` and `mean_prior_root`
     has_closed_form = False
@@ -52,8 +58,9 @@ class Basis(nn.Module, ABC):
     warm_start_steps = 0
     #: whether long trainings on a CPU gain by compiling the step (measured)
     pays_to_compile = False
-    #: whether part of the mean has plain coefficients a instead of whitened ones
+    #: whether part of the mean, or all of it, has plain coefficients a instead of whitened ones
     has_mean_coefficients = False
+    mean_has_plain_coefficients = False
     #: whether `evaluate` leaves its intermediate values in `recorded`
     keep_record = False
     recorded: Recorded | None = None
@@ -61,7 +68,7 @@ class Basis(nn.Module, ABC):
     @classmethod
     def build(cls, parts: Parts) -> Basis:
         """The basis of a fit from points, kernels and q(u); override it where the constructor differs."""
-        return cls(parts.new_kernel(), parts.inducing, parts.new_q())  # type: ignore[call-arg]
+        return cls(parts.new_kernel(), parts.inducing, parts.new_q())
 
     # -- the four methods ------------------------------------------------------------------------------------
 

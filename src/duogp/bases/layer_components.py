@@ -16,6 +16,7 @@ values at α (it lacks −½‖G‖² for that): its ELBO is not a bound.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -23,10 +24,14 @@ from torch import Tensor, nn
 
 from duogp.bases.base import Basis
 from duogp.bases.frozen import FrozenPosterior, Probe
+from duogp.bases.inducing import column_spread, select_inducing
 from duogp.bases.marginals import Features
 from duogp.kernels.base import Kernel
 from duogp.numerics.factorisation import Factor, Numerics, norm2
 from duogp.variational import Q
+
+#: How far β is moved off the centres of α, relative to the spread of each column.
+RESIDUAL_SHIFT = 0.05
 
 
 class ComponentFactors(NamedTuple):
@@ -99,6 +104,17 @@ class LayerComponents(Basis):
             explained_probe=probe,
             explained_root=self.q_of(factors).root().to(alpha.L).mT @ alpha.L_inv,  # L_Sᵀ L_α⁻¹
         )
+
+
+@torch.no_grad()
+def residual_points(inducing: Tensor, num: int, generators: Sequence[torch.Generator]) -> Tensor:
+    """β [R, 1, num, d]: centres of α, moved a little, so that they are near α but none of it (§11 B8)."""
+    out = []
+    for alpha, generator in zip(inducing.squeeze(1).double(), generators, strict=True):
+        centres = select_inducing("kmeans", alpha, num, generator=generator)
+        noise = torch.randn(centres.shape, generator=generator, device=generator.device, dtype=torch.float64)
+        out.append(centres + RESIDUAL_SHIFT * column_spread(alpha) * noise.to(alpha.device))
+    return torch.stack(out).unsqueeze(1).to(inducing.dtype)
 
 
 def _log_det(A: Tensor) -> Tensor:

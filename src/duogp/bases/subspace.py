@@ -41,7 +41,13 @@ NYSTROM_NUGGET = 1e-2
 
 
 class SubspaceQ(Q):
-    """What the optimiser sees: a₀ and L₀. Mean and covariance need the kernel, see `Subspace.q_of`."""
+    """The raw coefficients a₀ and L₀. Mean and covariance depend on the kernel, see `Subspace.q_of`."""
+
+    covariance_formula = "M²"
+
+    @staticmethod
+    def covariance_size(m: int) -> int:
+        return m * m
 
     def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
         nn.Module.__init__(self)
@@ -118,6 +124,7 @@ class Subspace(Basis):
     """
 
     has_natural_gradient = False
+    mean_has_plain_coefficients = True
     mean_shares_features = False
     columns_index: Tensor | None
     replicate_buffers = ("columns_index", *(f"prior_{name}" for name in SubspaceState._fields))

@@ -1,55 +1,128 @@
-"""``python -m duogp.bench``: the benchmark runner with nothing but the core installed."""
+"""``python -m duogp.bench``: the benchmark runner with the core dependencies alone; also ``duogp bench``."""
 
 from __future__ import annotations
 
-import argparse
+import json
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
 
-from duogp.bench import commands
+from duogp.bench.report import compare, learned, render
+from duogp.bench.results import Results
+from duogp.bench.runner import run
+from duogp.bench.suite import Cell, Suite, load_suite
+
+#: Missing cells that are listed after a run.
+LISTED = 20
 
 
-def parser() -> argparse.ArgumentParser:
-    """run, table and missing, each with a suite and a choice of its cells."""
-    choice = argparse.ArgumentParser(add_help=False)
+def parser(prog: str) -> ArgumentParser:
+    """The commands run, table and missing, each with a suite and a choice of its cells."""
+    choice = ArgumentParser(add_help=False)
     choice.add_argument("suite", help="name in benchmarks/suites, or the path of a TOML file")
     choice.add_argument("--results", metavar="FILE", help="default: benchmarks/results/NAME.jsonl")
     choice.add_argument("--data", metavar="NAMES", help="only these data sets, separated by commas")
     choice.add_argument("--methods", metavar="NAMES", help="only these methods, separated by commas")
     choice.add_argument("--splits", metavar="K", type=int, help="only the first K splits")
+    choice.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
-    top = argparse.ArgumentParser(prog="python -m duogp.bench", description="Suites against papers.")
-    kinds = top.add_subparsers(dest="command", required=True)
-    run = kinds.add_parser("run", parents=[choice], help="run the cells that have no result yet")
+    top = ArgumentParser(prog=prog, description="Run benchmark suites and compare them with papers.")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    run = commands.add_parser("run", parents=[choice], help="run the cells that have no result yet")
+    run.set_defaults(command=run_suite)
     run.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
     run.add_argument("--workers", metavar="K", type=int, default=1, help="processes that share the device")
     run.add_argument(
         "--replicates", metavar="K", type=int, default=1, help="splits trained as one batched model"
     )
     run.add_argument("--time-limit", metavar="SECONDS", type=float, help="start no cell that would end later")
-    table = kinds.add_parser("table", parents=[choice], help="the paper's numbers beside ours")
-    table.add_argument("--json", action="store_true", dest="as_json", help="a list of rows")
-    table.add_argument("--learned", action="store_true", dest="learned_values", help="learned values instead")
-    kinds.add_parser("missing", parents=[choice], help="list the cells without a result")
+    table = commands.add_parser("table", parents=[choice], help="the paper's numbers beside ours")
+    table.set_defaults(command=print_table)
+    table.add_argument("--json", action="store_true", help="a list of rows")
+    table.add_argument("--learned", action="store_true", help="learned length-scales instead")
+    missing = commands.add_parser("missing", parents=[choice], help="list the cells without a result")
+    missing.set_defaults(command=print_missing)
     return top
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0, 1 when a cell failed, 2 for a mistake in the call or the suite."""
-    options = vars(parser().parse_args(arguments))
-    known: dict[str, Callable[..., int]] = {
-        "run": commands.run_suite,
-        "table": commands.table_of_suite,
-        "missing": commands.missing_of_suite,
-    }
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m duogp.bench") -> int:
+    """Exit status: 0, 1 when a cell failed, 2 for an error in the call or the suite, 130 interrupted."""
+    options = parser(prog).parse_args(arguments)
     try:
-        return known[options.pop("command")](**options)
+        suite = load_suite(options.suite)
+        cells = suite.cells(names(options.data), names(options.methods), options.splits)
+        status: int = options.command(suite, cells, Path(options.results or suite.results), options)
+        return status
     except (ValueError, FileNotFoundError) as error:
+        if options.debug:
+            traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; finished cells are kept", file=sys.stderr)
         return 130
+
+
+def names(text: str | None) -> list[str] | None:
+    """``"pol,bike"`` → its parts; None is all."""
+    return text.split(",") if text else None
+
+
+def run_suite(suite: Suite, cells: list[Cell], path: Path, options: Namespace) -> int:
+    """Run the cells that have no result yet."""
+    done = run(
+        cells,
+        path,
+        device=options.device,
+        workers=options.workers,
+        replicates=options.replicates,
+        time_limit=options.time_limit,
+        report=print_now,
+    )
+    count = len(done.missing)
+    print_now(f"{done.ok} finished, {done.failed} failed, {count} of {len(cells)} missing; {path}")
+    for line in missing_lines(done.missing[:LISTED], Results.read(path)):
+        print_now(f"missing: {line}")
+    if count > LISTED:
+        print_now(f"missing: and {count - LISTED} more")
+    return 1 if done.failed else 0
+
+
+def print_table(suite: Suite, cells: list[Cell], path: Path, options: Namespace) -> int:
+    """Print the paper's numbers beside ours."""
+    rows = (learned if options.learned else compare)(suite, Results.read(path), cells)
+    if options.json:
+        print_now(json.dumps([row.as_dict() for row in rows], indent=2))
+    else:
+        print_now(render(rows, suite.source))
+    return 0
+
+
+def print_missing(suite: Suite, cells: list[Cell], path: Path, options: Namespace) -> int:
+    """List the cells without a successful row, in the order they would run."""
+    found = Results.read(path)
+    missing = found.missing(cells)
+    for line in missing_lines(missing, found):
+        print_now(line)
+    print_now(f"{len(missing)} of {len(cells)} cells missing")
+    return 0
+
+
+def missing_lines(cells: list[Cell], found: Results) -> list[str]:
+    """One line per cell, with the error of those that failed."""
+    lines = []
+    for cell in cells:
+        row = found.failure(cell)
+        why = f" (failed: {row['error']['type']}: {row['error']['message']})" if row else ""
+        lines.append(f"{cell}{why}".splitlines()[0])
+    return lines
+
+
+def print_now(line: str) -> None:
+    """Print without a delay, so that a log file shows progress."""
+    print(line, flush=True)
 
 
 if __name__ == "__main__":

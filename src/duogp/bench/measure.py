@@ -1,11 +1,10 @@
-"""What a row says about the machine: versions, device, seconds, peak memory."""
+"""Measurements of the machine for a row: versions, device, seconds, peak memory."""
 
 from __future__ import annotations
 
 import platform
 import sys
 import time
-from types import TracebackType
 
 
 def versions() -> dict[str, str]:
@@ -35,7 +34,7 @@ def resolve_device(device: str | None) -> str:
 
 
 def device_name(device: str) -> str:
-    """The device in words: the GPU's name, or the processor and its threads."""
+    """Description of a device: the GPU's name, or the processor and its threads."""
     import torch
 
     if device.startswith("cuda"):
@@ -44,7 +43,7 @@ def device_name(device: str) -> str:
 
 
 def reset_peak_memory(device: str) -> None:
-    """Start measuring: only a GPU can forget an earlier peak."""
+    """Start measuring; on the CPU the peak is that of the whole process."""
     import torch
 
     if device.startswith("cuda"):
@@ -52,7 +51,7 @@ def reset_peak_memory(device: str) -> None:
 
 
 def peak_memory(device: str) -> int | None:
-    """Bytes: what torch allocated on the GPU, or else the process's largest resident size so far."""
+    """Bytes: the most that torch allocated on the GPU, or the largest resident size of the process."""
     if device.startswith("cuda"):
         import torch
 
@@ -66,7 +65,7 @@ def peak_memory(device: str) -> int | None:
 
 
 class Stopwatch:
-    """``with Stopwatch(device) as clock: ...`` then ``clock.seconds``; waits for the GPU to finish."""
+    """``with Stopwatch(device) as clock: ...``, then ``clock.seconds``, the work on the GPU included."""
 
     seconds = 0.0
 
@@ -74,21 +73,16 @@ class Stopwatch:
         self.device = device
 
     def __enter__(self) -> Stopwatch:
-        self._wait()
+        self._synchronize()
         self._start = time.perf_counter()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
-            self._wait()
+            self._synchronize()
         self.seconds = time.perf_counter() - self._start
 
-    def _wait(self) -> None:
+    def _synchronize(self) -> None:
         if self.device.startswith("cuda"):
             import torch
 

@@ -1,7 +1,7 @@
-"""Results are JSON lines: one row per finished or failed cell, appended so that nothing is ever lost.
+"""The store of results: a file of JSON lines, one row per finished or failed cell, in the order of time.
 
 Several processes may append at once (one write per line, ``O_APPEND``), and a process may be killed at any
-moment: a line it left unfinished is closed by the next append and ignored by every reader.
+moment: the line it left unfinished is closed by the next append and ignored by every reader.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class Results:
 
     @classmethod
     def read(cls, path: str | Path) -> Results:
-        """All whole rows of a file; none when there is no file yet."""
+        """All complete rows of a file; none when there is no file."""
         try:
             lines = Path(path).read_bytes().split(b"\n")
         except FileNotFoundError:
@@ -40,7 +40,7 @@ class Results:
         return self._ok.get(cell.hash)
 
     def failure(self, cell: Cell) -> Row | None:
-        """The latest row of a cell that has only ever failed."""
+        """The latest row of a cell whose rows all failed."""
         return None if cell.hash in self._ok else self._last.get(cell.hash)
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
@@ -49,7 +49,7 @@ class Results:
 
 
 def append(path: str | Path, row: Row) -> None:
-    """Append one row with a single write, and have it on the disk before returning."""
+    """Append one row with a single write, on the disk when this returns."""
     line = json.dumps(finite(row), ensure_ascii=False, allow_nan=False).encode() + b"\n"
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -65,8 +65,8 @@ def append(path: str | Path, row: Row) -> None:
 
 
 def finite(value: Any) -> Any:
-    """The value as plain JSON: NaN and infinities become null, arrays become lists."""
-    if isinstance(value, dict):
+    """The value as plain JSON: NaN and infinities become null, arrays lists, other objects their text."""
+    if isinstance(value, Mapping):
         return {str(k): finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [finite(v) for v in value]
@@ -74,9 +74,7 @@ def finite(value: Any) -> Any:
         return finite(value.tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int | bool):
-        return value
-    return str(value)
+    return value if value is None or isinstance(value, str | int) else str(value)
 
 
 def _parse(line: bytes) -> Row | None:

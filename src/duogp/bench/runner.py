@@ -1,11 +1,9 @@
-"""Runs cells: load, split, fit, predict, measure, append a row. A failing cell never stops the rest."""
+"""The runner of cells: load, split, fit, predict, measure, append a row. A failure is a row as well."""
 
 from __future__ import annotations
 
 import math
-import os
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from duogp.bench import course, measure
+from duogp.bench import learning_curve, measure
 from duogp.bench.results import Results, Row, append
+from duogp.bench.rows import begin_row, failure
 from duogp.bench.suite import RUNNER_SETTINGS, Cell
 from duogp.bench.tasks import task_of
+from duogp.bench.workers import run_in_processes
 
 if TYPE_CHECKING:
     from duogp.data.splits import Split
@@ -26,13 +26,12 @@ Job = tuple[Cell, ...]  # cells that differ in their split only, trained as repl
 Execute = Callable[[Job, str], list[Row]]
 Report = Callable[[str], None]
 
-TRACEBACK_FRAMES = 6
 SHOWN_METRICS = ("rmse", "accuracy", "nll")
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run did, and the cells that still have no result."""
+    """Counts of a run, and the cells that still have no result."""
 
     ok: int
     failed: int
@@ -52,14 +51,13 @@ def run(
 ) -> Summary:
     """Run the cells that have no successful row yet, in their order, and append a row for each.
 
-    ``replicates``: how many splits of the same data and method are trained at once as one batched model.
-    With a time limit (seconds) no cell starts that is not expected to end in time: as long as the same data
-    and method took before, or a small margin where that is not known.
+    ``replicates``: the number of splits of the same data and method that are trained as one batched model.
+    With a time limit (seconds) no cell starts that is not expected to end in time; expected is the time that
+    the same data and method took before, or a small margin where that is not known.
     """
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
-    if replicates < 1:
-        raise ValueError(f"replicates must be at least 1, got {replicates}")
+    for name, count in {"workers": workers, "replicates": replicates}.items():
+        if count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")
     path, execute = Path(results), execute or run_job
     device = measure.resolve_device(device)
     earlier = Results.read(path)
@@ -83,14 +81,12 @@ def run(
                 append(path, row)
             finished(job, rows)
     else:
-        from duogp.bench.workers import run_in_processes
-
         run_in_processes(queue, min(workers, max(len(todo), 1)), path, device, execute, finished)
     return Summary(outcome["ok"], outcome["failed"], Results.read(path).missing(cells))
 
 
 def jobs(cells: Sequence[Cell], replicates: int) -> list[Job]:
-    """Cells in their order, each with up to so many later ones that differ in their split only."""
+    """Cells in their order, in groups of at most ``replicates`` that differ in their split only."""
     waiting: dict[str, list[Cell]] = {}
     for cell in cells:
         waiting.setdefault(cell.family, []).append(cell)
@@ -125,7 +121,7 @@ def run_job(job: Job, device: str) -> list[Row]:
 
 
 def evaluate(job: Job, device: str) -> list[Row]:
-    """The part of the rows that needs a fit. Seconds are the job's, divided by its cells."""
+    """The fields of the rows that need a fit. Seconds are the job's, divided by its cells."""
     from duogp.data.splits import PROTOCOLS
     from duogp.methods.settings import Settings
 
@@ -147,11 +143,14 @@ def evaluate(job: Job, device: str) -> list[Row]:
             models = fit_together(job, X, task.targets(y, splits[0]), splits, settings, device)
     out = []
     batch_size = settings.get("batch_size", Settings.batch_size)
+    with_trace = bool(cell.settings.get("trace", False))
     for model, part in zip(models, splits, strict=True):
         with measure.Stopwatch(device) as predicting:
             prediction = model.predict(part.X_test)
         metrics = task.metrics(part.y_test, prediction)
-        per_epoch = course.steps_per_epoch(model.history.solver, len(part.y_train), batch_size)
+        seconds = {"fit": fitting.seconds / len(job), "predict": predicting.seconds}
+        history = model.history
+        per_epoch = learning_curve.steps_per_epoch(history.solver, len(part.y_train), batch_size)
         out.append(
             {
                 "n_train": len(part.y_train),
@@ -159,18 +158,12 @@ def evaluate(job: Job, device: str) -> list[Row]:
                 "n_test": len(part.y_test),
                 "dims": int(part.X_train.shape[1]),
                 "replicates": len(job),
-                "seconds": {
-                    "fit": round(fitting.seconds / len(job), 4),
-                    "predict": round(predicting.seconds, 4),
-                },
+                "seconds": {name: round(value, 4) for name, value in seconds.items()},
                 "peak_memory_bytes": measure.peak_memory(device),
-                "metrics": {name: _number(value) for name, value in metrics.items()},
+                "metrics": {name: v.item() if hasattr(v, "item") else v for name, v in metrics.items()},
                 "hyperparameters": model.hyperparameters(),
-                "history": course.summary(
-                    model.history,
-                    per_epoch,
-                    settings.get("steps"),
-                    with_trace=bool(cell.settings.get("trace", False)),
+                "history": learning_curve.summary(
+                    history, per_epoch, settings.get("steps"), with_trace=with_trace
                 ),
             }
         )
@@ -232,37 +225,6 @@ def load_table(name: str) -> tuple[Any, Any]:
     return dataset.X, dataset.y
 
 
-def begin_row(cell: Cell, device: str) -> Row:
-    """What is known of a row before anything ran."""
-    return {
-        "suite": cell.suite,
-        "data": cell.data,
-        "label": cell.label,
-        "method": cell.method,
-        "protocol": cell.protocol,
-        "split": cell.split,
-        "seed": cell.seed,
-        "settings": cell.settings,
-        "hash": cell.hash,
-        "device": device,
-        "dtype": str(cell.settings.get("dtype", "default")),
-        "status": "ok",
-    }
-
-
-def failure(error: BaseException) -> Row:
-    """Status, type, message and the end of the traceback, without the paths of this machine."""
-    frames = traceback.extract_tb(error.__traceback__)[-TRACEBACK_FRAMES:]
-    return {
-        "status": "failed",
-        "error": {
-            "type": type(error).__name__,
-            "message": _portable(str(error)),
-            "traceback": [f"{_short(f.filename)}:{f.lineno} {f.name}: {f.line}" for f in frames],
-        },
-    }
-
-
 def describe(cell: Cell, row: Row) -> str:
     """One line for a finished cell."""
     if row["status"] == "failed":
@@ -275,7 +237,7 @@ def describe(cell: Cell, row: Row) -> str:
 
 
 class Budget:
-    """Time for new cells: a cell starts while what is left covers what it is expected to take."""
+    """Time for new cells: a job starts while the time left covers its expected duration."""
 
     def __init__(self, limit: float | None, device: str, earlier: Results) -> None:
         self.limit = math.inf if limit is None else limit
@@ -287,7 +249,7 @@ class Budget:
             self.learn(row)
 
     def learn(self, row: Row) -> None:
-        """Remember how long a data set and a method took on this kind of device."""
+        """Note the time of a data set and a method on this device."""
         if row["status"] == "ok" and row["device"] == self.device:
             self._seconds[row["data"], row["label"]] = sum(row["seconds"].values())
 
@@ -302,24 +264,3 @@ class Budget:
             if self.left() < self.margin + len(job) * self._seconds.get((cell.data, cell.label), 0.0):
                 return
             yield job
-
-
-def _number(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
-
-
-def _short(filename: str) -> str:
-    """A source file from its package on: ``duogp/bench/runner.py``, ``torch/linalg.py``."""
-    parts = Path(filename).parts
-    for root in ("site-packages", "src"):
-        if root in parts:
-            return "/".join(parts[len(parts) - parts[::-1].index(root) :])
-    return Path(filename).name
-
-
-def _portable(message: str) -> str:
-    """A message that names neither the data folder nor the current one."""
-    for place, name in ((os.environ.get("DUOGP_DATA"), "$DUOGP_DATA"), (str(Path.cwd()), ".")):
-        if place and len(place) > 1:
-            message = message.replace(place, name)
-    return message

@@ -1,4 +1,4 @@
-"""A suite is a TOML file: data × splits × methods × settings, with the paper's numbers beside them.
+"""Suites: TOML files of data × splits × methods × settings, with the paper's numbers beside them.
 
 The format is described in ``docs/benchmarks.md``. A suite expands into `Cell`s, in the order they run.
 """
@@ -20,21 +20,21 @@ TOP_LEVEL = {
     "name", "description", "protocol", "splits", "metrics",
     "settings", "data", "methods", "paper", "tolerance", "learned",
 }  # fmt: skip
-#: Settings that the runner reads and the fit never sees.
+#: Settings of the runner, which are not passed to the fit.
 RUNNER_SETTINGS = frozenset({"random_state", "task", "trace", "use_validation"})
-#: Settings that change what a row says, not what it is about: no part of the hash.
+#: Settings that change what a row records, not the fit: no part of the hash.
 SILENT_SETTINGS = frozenset({"trace"})
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One fit and its evaluation: everything that decides the result, and the names it is shown under."""
+    """One fit and its evaluation: all that the result depends on, and the names it is shown under."""
 
     suite: str
     data: str
-    method: str  # as duogp.fit knows it
-    label: str  # as tables show it
+    method: str  # a method of duogp.fit
+    label: str  # its name in tables
     protocol: str
     split: int
     settings: dict[str, Any] = field(hash=False)
@@ -46,15 +46,14 @@ class Cell:
 
     @property
     def task(self) -> str:
-        """What the settings say or, failing that, the folder of the data set."""
+        """A key of `duogp.bench.tasks.TASKS`: the setting, or by the folder of the data set."""
         folder = self.data.partition("/")[0]
-        return str(
-            self.settings.get("task", "classification" if folder == "classification" else "regression")
-        )
+        default = "classification" if folder == "classification" else "regression"
+        return str(self.settings.get("task", default))
 
     @cached_property
     def hash(self) -> str:
-        """sha256 over what decides the result; labels, suite names and devices are not part of it."""
+        """sha256 over all that the result depends on; labels, suite names and devices are not part of it."""
         deciding = {
             "data": self.data,
             "method": self.method,
@@ -67,7 +66,7 @@ class Cell:
 
     @cached_property
     def family(self) -> str:
-        """What cells share that differ in their split (and seed) only."""
+        """A key that is equal for cells which differ in their split (and seed) only."""
         return canonical_json([self.suite, self.data, self.method, self.label, self.protocol, self.settings])
 
     def __str__(self) -> str:
@@ -75,7 +74,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Entry:
+class SuiteEntry:
     """A ``[[data]]`` or ``[[methods]]`` table."""
 
     name: str
@@ -97,8 +96,8 @@ class Suite:
     splits: tuple[int, ...]
     metrics: tuple[str, ...]
     settings: dict[str, Any]
-    data: tuple[Entry, ...]
-    methods: tuple[Entry, ...]
+    data: tuple[SuiteEntry, ...]
+    methods: tuple[SuiteEntry, ...]
     source: str  # citation of the paper's numbers
     paper: Numbers
     paper_learned: Numbers
@@ -107,7 +106,7 @@ class Suite:
 
     @property
     def results(self) -> Path:
-        """Where results go unless told otherwise: ``benchmarks/results/NAME.jsonl``."""
+        """The default results file: ``benchmarks/results/NAME.jsonl``."""
         folder = self.path.parent
         base = folder.parent if folder.name == "suites" else Path("benchmarks")
         return base / "results" / f"{self.name}.jsonl"
@@ -213,7 +212,7 @@ def _parse(raw: dict[str, Any], path: Path) -> Suite:
     )
 
 
-def _entries(raw: dict[str, Any], key: str) -> tuple[Entry, ...]:
+def _entries(raw: dict[str, Any], key: str) -> tuple[SuiteEntry, ...]:
     tables = raw.get(key)
     if not (isinstance(tables, list) and tables and all(isinstance(t, dict) for t in tables)):
         raise ValueError(f"at least one [[{key}]] table is needed")
@@ -230,7 +229,7 @@ def _entries(raw: dict[str, Any], key: str) -> tuple[Entry, ...]:
         only = rest.pop("only", None) if key == "methods" else None
         if only is not None and not (isinstance(only, list) and all(isinstance(x, str) for x in only)):
             raise ValueError(f"only of {name} must be a list of data sets, got {only!r}")
-        entries.append(Entry(name, label, method, priority, None if only is None else tuple(only), rest))
+        entries.append(SuiteEntry(name, label, method, priority, None if only is None else tuple(only), rest))
     labels = [e.label for e in entries]
     if repeated := sorted({x for x in labels if labels.count(x) > 1}):
         raise ValueError(f"[[{key}]] declares {', '.join(repeated)} more than once")
@@ -255,7 +254,7 @@ def _numbers(raw: Any, where: str) -> Numbers:
         raise ValueError(f"{where} must be metric → data → method label → number") from None
 
 
-def _choose(what: str, entries: Sequence[Entry], names: Iterable[str] | None) -> list[Entry]:
+def _choose(what: str, entries: Sequence[SuiteEntry], names: Iterable[str] | None) -> list[SuiteEntry]:
     if names is None:
         return list(entries)
     wanted = {name.strip().lower() for name in names if name.strip()}

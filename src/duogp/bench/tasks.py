@@ -1,14 +1,15 @@
-"""What a task changes in a cell: how targets are scaled, which likelihood is asked for, what is measured."""
+"""Regression and classification cells: scaling of targets, default likelihood, metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duogp.data.splits import Split
+if TYPE_CHECKING:
+    from duogp.data.splits import Split
 
 
 class Regression:
@@ -35,12 +36,12 @@ class Regression:
 
 
 class Classification:
-    """Targets are labels and stay as they are. Metrics look them up among the classes that the model saw."""
+    """Targets are labels, never scaled; metrics look them up among the classes of the model."""
 
     scales_targets = False
 
     def settings(self, settings: dict[str, Any], y: NDArray) -> dict[str, Any]:
-        """``likelihood = "auto"``: two classes make it Bernoulli, more robust-max."""
+        """``likelihood = "auto"`` is Bernoulli for two classes, robust-max for more."""
         if settings.get("likelihood", "auto") != "auto":
             return settings
         return settings | {"likelihood": "bernoulli" if len(np.unique(y)) == 2 else "robust-max"}
@@ -49,7 +50,7 @@ class Classification:
         return np.asarray(y)
 
     def alike(self, splits: Sequence[Split]) -> bool:
-        """A rare class may be missing from some training sets: those models have fewer functions."""
+        """Whether all training sets have the same classes: a model has one function for each."""
         classes = [np.unique(split.y_train) for split in splits]
         return all(np.array_equal(classes[0], other) for other in classes[1:])
 
@@ -59,11 +60,11 @@ class Classification:
         return classification_metrics(y, prediction.probabilities, prediction.classes)
 
 
-Task = Regression | Classification
-TASKS: dict[str, Task] = {"regression": Regression(), "classification": Classification()}
+LearningTask = Regression | Classification
+TASKS: dict[str, LearningTask] = {"regression": Regression(), "classification": Classification()}
 
 
-def task_of(name: str) -> Task:
+def task_of(name: str) -> LearningTask:
     """A task by its name."""
     if name not in TASKS:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, got {name!r}")

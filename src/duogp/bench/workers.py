@@ -1,4 +1,4 @@
-"""Jobs in several processes: each takes the next job when it is free; one that dies is replaced."""
+"""Worker processes: each is given the next job when it is free; one that dies is replaced."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duogp.bench.results import Row, append
+from duogp.bench.rows import begin_row, failure
 
 if TYPE_CHECKING:
     from duogp.bench.runner import Execute, Job
@@ -20,7 +21,7 @@ JOIN_SECONDS = 5.0
 
 
 class WorkerDied(RuntimeError):
-    """A process ended in the middle of a cell: killed, out of memory, a fault in native code."""
+    """A process ended during a job: killed, out of memory, a fault in native code."""
 
 
 class Worker:
@@ -38,7 +39,7 @@ class Worker:
         theirs.close()  # so that the pipe ends when the process does
 
     def give(self, job: Job) -> None:
-        """Hand over a job; a process that is already gone shows when its rows are read."""
+        """Send a job; that the process has ended is found when its rows are read."""
         self.job = job
         with suppress(OSError):
             self.channel.send(job)
@@ -53,7 +54,7 @@ class Worker:
         return rows
 
     def stop(self) -> None:
-        """End the process, which leaves by itself when its pipe closes."""
+        """Close the pipe, on which the process ends; terminate it if it does not."""
         self.channel.close()
         self.process.join(JOIN_SECONDS)
         if self.process.is_alive():
@@ -70,8 +71,6 @@ def run_in_processes(
     finished: Callable[[Job, list[Row]], None],
 ) -> None:
     """Run the jobs of a queue, in its order, in so many processes at once on one device."""
-    from duogp.bench.runner import begin_row, failure
-
     threads = max(1, (os.cpu_count() or 1) // workers) if device == "cpu" else 0
     busy: dict[Connection, Worker] = {}
 
@@ -91,18 +90,18 @@ def run_in_processes(
         while busy:
             for channel in wait(list(busy)):
                 worker = busy[channel]  # type: ignore[index]
-                alive: Worker | None = worker
+                alive = True
                 try:
                     rows = worker.rows()
                 except WorkerDied as error:
+                    alive = False
                     rows = [begin_row(cell, device) | failure(error) for cell in worker.job]
                     for row in rows:
                         append(path, row)
                     worker.stop()
-                    alive = None
                 del busy[worker.channel]
                 finished(worker.job, rows)
-                next_job(alive)
+                next_job(worker if alive else None)
     finally:
         for worker in busy.values():
             worker.process.terminate()
@@ -110,7 +109,7 @@ def run_in_processes(
 
 
 def serve(channel: Connection, path: Path, device: str, execute: Execute, threads: int) -> None:
-    """The life of a worker: run what comes, write its rows, pass them on."""
+    """The loop of a worker process: receive a job, append its rows, send them back."""
     if threads:
         import torch
 

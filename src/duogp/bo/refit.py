@@ -21,14 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from duogp.api import fit
 from duogp.data.targets import require_support
 from duogp.data.validation import as_matrix, as_row_vector, as_target
 from duogp.errors import DataWarning
-from duogp.fitting.assembly import NUM_INDUCING, prepare
-from duogp.fitting.dataset import Case
+from duogp.fitting.builder import Builder
+from duogp.fitting.dataset import Dataset
 from duogp.fitting.extractors import default_widths
-from duogp.fitting.fit import fit
-from duogp.fitting.planning import Splits
+from duogp.fitting.plan import NUM_INDUCING, make_plan
 from duogp.methods import METHODS
 from duogp.methods.settings import Settings, asdict_shallow
 from duogp.models.deep import DeepModel
@@ -99,17 +99,15 @@ def refit(
         random_state=settings.random_state if seed is None else seed,
     )
     own = _points_as_they_are(own, gp, len(matrix))
-    case = Case.of(x_scaled, y_scaled, [np.arange(len(matrix))], own, noise=row_noise)
-    splits = Splits(np.arange(len(matrix))[None], None)
-    plan = case.decide(gp.method, own, splits)
+    data = Dataset.of_rows(x_scaled, y_scaled, [np.arange(len(matrix))], own, noise=row_noise)
     every_column = np.ones(x_scaled.shape[1], dtype=bool)
-    data = prepare(case.X, every_column, case.target, case.noise, None, splits, own)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DataWarning)  # given at the first fit
-        shop = case.workshop(gp.method, own, plan, splits, data)
-    model = shop.model(gp.method)
+        warnings.filterwarnings("ignore", category=DataWarning)  # said at the first fit
+        plan = make_plan(data, gp.method, own, columns=every_column, split=False)
+        builder = Builder(data, plan)
+    model = builder.model()
     continue_from(gp.model, model)
-    problem = shop.problem(model)
+    problem = builder.problem(model)
     if steps:
         (history,) = train(model, problem, plan.training, callbacks=callbacks)
     else:

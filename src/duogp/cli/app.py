@@ -1,4 +1,4 @@
-"""The ``duogp`` command. Typer and rich are imported when it runs; what it does is in `duogp.cli`."""
+"""The ``duogp`` application. `build` imports typer and rich, a command imports torch when it runs."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -27,11 +27,19 @@ def build() -> "typer.Typer":
     """The application with all its commands."""
     import typer
 
-    from duogp.cli import bench, bo, evaluate, explain, fit, info, methods, plot, predict
-    from duogp.cli.manners import PoliteGroup
+    from duogp.cli.bench import add_bench
+    from duogp.cli.bo import bo
+    from duogp.cli.errors import CommandGroup, add_command
+    from duogp.cli.evaluate import evaluate
+    from duogp.cli.explain import explain
+    from duogp.cli.fit import fit
+    from duogp.cli.info import info
+    from duogp.cli.methods import methods
+    from duogp.cli.plot import plot
+    from duogp.cli.predict import predict
 
     app = typer.Typer(
-        cls=PoliteGroup,
+        cls=CommandGroup,
         name="duogp",
         help="Gaussian processes whose mean and covariance learn separately.",
         no_args_is_help=True,
@@ -54,6 +62,7 @@ def build() -> "typer.Typer":
     ) -> None:
         """Gaussian processes whose mean and covariance learn separately."""
 
-    for module in (fit, predict, evaluate, explain, plot, info, methods, bo, bench):
-        module.register(app)
+    for function in (fit, predict, evaluate, explain, plot, info, methods, bo):
+        add_command(app, function)
+    add_bench(app)
     return app

@@ -1,80 +1,76 @@
-"""`duogp bo`: optimise a task; the work is done by `duogp.bo`."""
+"""`duogp bo`: optimisation of a task by `duogp.bo`."""
 
 import time
 from typing import Annotated, Any
 
 import typer
 
-from duogp.cli.manners import command, say
-from duogp.cli.options import AsJson, Device, Quiet, settings_of
-from duogp.cli.showing import number, print_json, print_pairs
+from duogp.cli.errors import print_line
+from duogp.cli.options import AsJson, Device, Quiet, Seed, settings_of
+from duogp.cli.output import number, print_json, print_pairs
 
 
-def register(app: typer.Typer) -> None:
-    @command(app)
-    def bo(
-        task: Annotated[str, typer.Argument(help="ackley, hartmann6, push, rover, lunar, ranolazine, …")],
-        output: Annotated[str, typer.Option("--output", "-o", help="Folder of the run; resumed if there.")],
-        method: Annotated[
-            str, typer.Option(help="A name that `duogp methods` lists, botorch (its exact GP) or random.")
-        ] = "dcsvgp",
-        evaluations: Annotated[int, typer.Option("--evaluations", "-n", help="In all.")] = 1000,
-        batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Points of a batch.")] = 10,
-        regions: Annotated[int, typer.Option(help="Trust regions: TuRBO-m.")] = 1,
-        initial: Annotated[int | None, typer.Option(help="Points that start a region (2d).")] = None,
-        candidates: Annotated[
-            int | None, typer.Option(help="Points that a region chooses among (100d, at most 5000).")
-        ] = None,
-        perturbed: Annotated[
-            int | None,
-            typer.Option(help="Coordinates that a candidate moves (the task's own, or 20)."),
-        ] = None,
-        seed: Annotated[int, typer.Option(help="Seed of all that is random.")] = 0,
-        set_: Annotated[
-            list[str] | None,
-            typer.Option("--set", help="A setting of the model, name=value (repeatable): --set beta2=0"),
-        ] = None,
-        task_set: Annotated[
-            list[str] | None,
-            typer.Option("--task-set", help="An option of the task, name=value (repeatable)."),
-        ] = None,
-        device: Device = None,
-        quiet: Quiet = False,
-        as_json: AsJson = False,
-    ) -> None:
-        """Optimise a task by TuRBO with any model, or go on with a run that was stopped."""
-        settings = settings_of(set_)
-        if device is not None:
-            settings["device"] = device
-        report = run_task(
-            task,
-            output,
-            method=method,
-            evaluations=evaluations,
-            batch_size=batch_size,
-            regions=regions,
-            initial=initial,
-            candidates=candidates,
-            perturbed=perturbed,
-            seed=seed,
-            task_options=settings_of(task_set),
-            verbose=not (quiet or as_json),
-            **settings,
-        )
-        if as_json:
-            print_json(report)
-        elif not quiet:
-            print_report(report)
+def bo(
+    task: Annotated[str, typer.Argument(help="ackley, hartmann6, push, rover, lunar, ranolazine, …")],
+    output: Annotated[str, typer.Option("--output", "-o", help="Folder of the run; resumed if there.")],
+    method: Annotated[
+        str, typer.Option(help="A name that `duogp methods` lists, botorch (its exact GP) or random.")
+    ] = "dcsvgp",
+    evaluations: Annotated[int, typer.Option("--evaluations", "-n", help="In all.")] = 1000,
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Points of a batch.")] = 10,
+    regions: Annotated[int, typer.Option(help="Trust regions: TuRBO-m.")] = 1,
+    initial: Annotated[int | None, typer.Option(help="Points that start a region (2d).")] = None,
+    candidates: Annotated[
+        int | None, typer.Option(help="Points that a region chooses among (100d, at most 5000).")
+    ] = None,
+    perturbed: Annotated[
+        int | None, typer.Option(help="Coordinates that a candidate moves (the task's own, or 20).")
+    ] = None,
+    seed: Seed = 0,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting of the model, name=value (repeatable): --set beta2=0"),
+    ] = None,
+    task_set: Annotated[
+        list[str] | None, typer.Option("--task-set", help="An option of the task, name=value (repeatable).")
+    ] = None,
+    device: Device = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Optimise a task by TuRBO with any model, or go on with a run that was stopped."""
+    settings = settings_of(set_)
+    if device is not None:
+        settings["device"] = device
+    report = run_task(
+        task,
+        output,
+        method=method,
+        evaluations=evaluations,
+        batch_size=batch_size,
+        regions=regions,
+        initial=initial,
+        candidates=candidates,
+        perturbed=perturbed,
+        seed=seed,
+        task_options=settings_of(task_set),
+        verbose=not (quiet or as_json),
+        **settings,
+    )
+    if as_json:
+        print_json(report)
+    elif not quiet:
+        print_report(report)
 
 
 def run_task(task: str, output: str, *, verbose: bool = False, **options: Any) -> dict[str, Any]:
-    """Optimise; what is said about it."""
+    """Report of a run of `duogp.bo.optimise` in the folder ``output``."""
     from duogp.bo import optimise, result_of
     from duogp.bo.journal import EVALUATIONS, FIGURE, read_options
 
     before = 0 if read_options(output) is None else len(result_of(output))
     if before and verbose:
-        say(f"going on after {before} evaluations in {output}")
+        print_line(f"going on after {before} evaluations in {output}")
     start = time.perf_counter()
     found = optimise(task, folder=output, verbose=verbose, **options)
     return {

@@ -1,31 +1,24 @@
-"""`duogp info`: what a model folder holds."""
+"""`duogp info`: the content of a model folder."""
 
 import json
 from typing import Any
 
-import typer
-
-from duogp.cli.fit import metric_pairs, num_inducing_of
-from duogp.cli.manners import command
-from duogp.cli.models import open_model
+from duogp.cli.fit import num_inducing_of
+from duogp.cli.model_folder import open_model
 from duogp.cli.options import AsJson, ModelFolder
-from duogp.cli.showing import number, print_json, print_pairs, some
+from duogp.cli.output import number, print_json, print_pairs, some
+from duogp.cli.scores import metric_pairs
 
 
-def register(app: typer.Typer) -> None:
-    @command(app)
-    def info(model: ModelFolder, as_json: AsJson = False) -> None:
-        """Method, settings, columns, versions and size of a saved model."""
-        found = describe(model)
-        if as_json:
-            print_json(found)
-        else:
-            _print(found)
+def info(model: ModelFolder, as_json: AsJson = False) -> None:
+    """Method, settings, columns, versions and size of a saved model."""
+    (print_json if as_json else _print)(describe(model))
 
 
 def describe(folder: str) -> dict[str, Any]:
+    """The content of a model folder as plain values."""
     saved = open_model(folder, "cpu")
-    gp, schema = saved.gp, saved.schema
+    gp, schema, report = saved.gp, saved.schema, saved.report
     kernel = getattr(gp.settings, "kernel", None)  # networks have none
     manifest = json.loads((saved.folder / "manifest.json").read_text(encoding="utf-8"))
     return {
@@ -33,9 +26,9 @@ def describe(folder: str) -> dict[str, Any]:
         "task": "classification" if saved.is_classifier else "regression",
         "target": saved.target,
         "classes": gp.classes.tolist() if saved.is_classifier else None,
-        "method": saved.report.get("method"),
+        "method": report.get("method"),
         "reference": gp.method.reference if gp.method is not None else None,
-        "likelihood": saved.report.get("likelihood"),
+        "likelihood": report.get("likelihood"),
         "kernel": None if kernel is None else str(kernel),
         "num_inducing": num_inducing_of(gp),
         "solver": gp.history.solver,
@@ -43,10 +36,10 @@ def describe(folder: str) -> dict[str, Any]:
         "inputs": len(schema.names),
         "dropped": dict(schema.dropped),
         "missing": schema.missing,
-        "rows": saved.report.get("rows"),
-        "noise_std": saved.report.get("noise_std"),
-        "test": saved.report.get("test"),
-        "training_seconds": saved.report.get("seconds"),
+        "rows": report.get("rows"),
+        "noise_std": report.get("noise_std"),
+        "test": report.get("test"),
+        "training_seconds": report.get("seconds"),
         "written_by": manifest.get("written_by"),
         "format_version": manifest.get("format_version"),
         "bytes": sum(file.stat().st_size for file in saved.folder.rglob("*") if file.is_file()),
@@ -55,6 +48,9 @@ def describe(folder: str) -> dict[str, Any]:
 
 def _print(found: dict[str, Any]) -> None:
     seconds, noise = found["training_seconds"], found["noise_std"]
+    names_by_kind: dict[str, list[str]] = {}
+    for name, kind in found["columns"].items():
+        names_by_kind.setdefault(kind, []).append(name)
     pairs: list[tuple[str, Any]] = [
         ("method", found["method"]),
         ("paper", found["reference"]),
@@ -66,17 +62,10 @@ def _print(found: dict[str, Any]) -> None:
         ("noise (std)", None if noise is None else number(noise)),
         ("classes", None if found["classes"] is None else some(map(str, found["classes"]), 12)),
         ("missing values", "filled" if found["missing"] == "impute" else "refused"),
-        *((kind, some(names, 12)) for kind, names in _by_kind(found["columns"]).items()),
+        *((f"{kind} columns", some(names, 12)) for kind, names in names_by_kind.items()),
         *(("not used", f"{name}: {reason}") for name, reason in list(found["dropped"].items())[:8]),
         *((f"test {name}", value) for name, value in metric_pairs(found["test"] or {})),
         ("versions", ", ".join(f"{name} {value}" for name, value in (found["written_by"] or {}).items())),
         ("size", f"{found['bytes'] / 1024:,.0f} KiB"),
     ]
     print_pairs(f"{found['task']} of {found['target']}: {found['model']}", pairs)
-
-
-def _by_kind(columns: dict[str, str]) -> dict[str, list[str]]:
-    out: dict[str, list[str]] = {}
-    for name, kind in columns.items():
-        out.setdefault(f"{kind} columns", []).append(name)
-    return out

@@ -1,5 +1,6 @@
-"""Options that several commands share, and how their text is read."""
+"""Options that several commands share, and their text as Python values."""
 
+import csv
 import json
 from typing import Annotated, Any
 
@@ -10,37 +11,30 @@ DataFile = Annotated[str, typer.Argument(help="CSV, TSV (also gzipped), Parquet,
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 (default: cuda if there).")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Seed = Annotated[int, typer.Option(help="Seed of all that is random.")]
 
 
 def names_of(text: str | None) -> list[str]:
     """ "a, b" → ["a", "b"]; a name with a comma in quotes."""
-    import csv
-
     if text is None or not text.strip():
         return []
     return [name.strip() for name in next(csv.reader([text], skipinitialspace=True)) if name.strip()]
 
 
 def probabilities_of(text: str | None, name: str) -> list[float]:
-    """ "0.05,0.5" → [0.05, 0.5]."""
-    out = []
-    wanted = f"{name} must be numbers between 0 and 1 with commas between, got {text!r}"
-    for part in (text or "").split(","):
-        if not part.strip():
-            continue
-        try:
-            value = float(part)
-        except ValueError:
-            raise ValueError(
-                f"{name} must be numbers between 0 and 1 with commas between, got {text!r}"
-            ) from None
+    """ "0.05,0.5" → [0.05, 0.5], without repetitions."""
+    parts = [part for part in (text or "").split(",") if part.strip()]
+    try:
+        values = [float(part) for part in parts]
+    except ValueError:
+        values = []
+    if text is not None and not values:
+        raise ValueError(f"{name} must be numbers between 0 and 1 with commas between, got {text!r}")
+    for part, value in zip(parts, values, strict=True):
         if not 0 < value < 1:
             hint = f"; did you mean {value / 100:g}?" if 1 <= value < 100 else ""
             raise ValueError(f"{name} must lie strictly between 0 and 1, got {part.strip()}{hint}")
-        out.append(value)
-    if text is not None and not out:
-        raise ValueError(wanted)
-    return list(dict.fromkeys(out))
+    return list(dict.fromkeys(values))
 
 
 def settings_of(pairs: list[str] | None) -> dict[str, Any]:
@@ -55,6 +49,7 @@ def settings_of(pairs: list[str] | None) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
+    """The JSON value that a text is (in any case, and "none" for null), or the text itself."""
     words = {"true": True, "false": False, "none": None, "null": None}
     if text.lower() in words:
         return words[text.lower()]

@@ -1,70 +1,76 @@
-"""Metrics of a model on rows whose targets are known, accumulated piece by piece."""
+"""Metrics of a model on rows whose targets are known, from predictions made in chunks of rows."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duogp import metrics
-from duogp.sklearn.quantiles import predictive_quantiles
+from duogp.cli.output import number, percent
 
 #: Central intervals whose coverage is reported.
 COVERAGES = (0.5, 0.9, 0.95)
+#: Metrics as they are printed.
+TITLES = {
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R²",
+    "nll": "NLL (nats per row)",
+    "crps": "CRPS",
+    **{f"coverage_{100 * c:g}": f"in the {100 * c:g} % interval" for c in COVERAGES},
+    "calibration_error": "calibration error",
+    "accuracy": "accuracy",
+    "log_loss": "log-loss (nats per row)",
+    "brier": "Brier score",
+}
+
+Scores = dict[str, NDArray]  # one value per row: y, and what is predicted for it
 
 
-@dataclass
-class Scored:
-    """Predictions and what came true. Of classes only `y` and `probabilities` are filled."""
-
-    y: list[NDArray] = field(default_factory=list)
-    mean: list[NDArray] = field(default_factory=list)
-    std: list[NDArray] = field(default_factory=list)
-    noise: list[NDArray] = field(default_factory=list)
-    log_density: list[NDArray] = field(default_factory=list)
-    ends: list[NDArray] = field(default_factory=list)  # [2 coverages, n]
-    probabilities: list[NDArray] = field(default_factory=list)
-
-    def joined(self, name: str) -> NDArray:
-        return np.concatenate(getattr(self, name), -1 if name == "ends" else 0)
-
-    @property
-    def rows(self) -> int:
-        return sum(len(y) for y in self.y)
+def chunks(X: NDArray, y: NDArray, size: int = 65_536) -> Iterator[tuple[NDArray, NDArray]]:
+    """Inputs and targets, some rows at a time."""
+    return ((X[i : i + size], y[i : i + size]) for i in range(0, len(y), size))
 
 
-def score_rows(gp: Any, pieces: Iterable[tuple[NDArray, NDArray]]) -> Scored:
-    """Predictions for pieces (X, y)."""
-    out = Scored()
-    levels = np.array([side for c in COVERAGES for side in ((1 - c) / 2, (1 + c) / 2)])
-    for X, y in pieces:
-        prediction = gp.predict(X)
-        out.y.append(y)
-        if gp.classes is not None:
-            out.probabilities.append(prediction.probabilities)
-            continue
-        out.mean.append(prediction.mean)
-        out.std.append(prediction.std)
-        out.noise.append(prediction.noise)
-        out.log_density.append(gp.log_density(X, y))
-        out.ends.append(predictive_quantiles(gp, X, levels)[..., 0])
-    return out
+def score_rows(gp: Any, pieces: Iterable[tuple[NDArray, NDArray]]) -> Scores:
+    """Targets and predictions of all rows of the pieces (X, y).
+
+    Of numbers: ``mean``, ``std``, ``log_density`` [n] and ``ends`` [n, 2C] of the central intervals. Of
+    classes: ``probabilities`` [n, classes].
+    """
+    parts = [{"y": y, **_predicted(gp, X, y)} for X, y in pieces]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def metrics_of(gp: Any, scored: Scored) -> dict[str, float]:
-    """Of numbers: the density and the intervals are the likelihood's own; CRPS and the calibration error are
-    those of a Gaussian with the predicted mean and standard deviation."""
-    y = scored.joined("y")
+def _predicted(gp: Any, X: NDArray, y: NDArray) -> Scores:
+    from duogp.sklearn.quantiles import predictive_quantiles
+
+    prediction = gp.predict(X)
     if gp.classes is not None:
-        found = metrics.classification_metrics(y, scored.joined("probabilities"), gp.classes)
-        return {
-            "accuracy": found["accuracy"],
-            "log_loss": found["nll"],
-            "brier": found["brier"],
-            "calibration_error": found["ece"],
-        }
-    mean, std, ends = scored.joined("mean"), scored.joined("std"), scored.joined("ends")
+        return {"probabilities": prediction.probabilities}
+    levels = np.array([side for c in COVERAGES for side in ((1 - c) / 2, (1 + c) / 2)])
+    return {
+        "mean": prediction.mean,
+        "std": prediction.std,
+        "log_density": gp.log_density(X, y),
+        "ends": predictive_quantiles(gp, X, levels)[..., 0].T,
+    }
+
+
+def metrics_of(gp: Any, scores: Scores) -> dict[str, float]:
+    """Metrics by name.
+
+    Density and intervals are the likelihood's own; CRPS and calibration error are those of a Gaussian with
+    the predicted mean and standard deviation.
+    """
+    from duogp import metrics
+
+    y = scores["y"]
+    if gp.classes is not None:
+        found = metrics.classification_metrics(y, scores["probabilities"], gp.classes)
+        names = {"accuracy": "accuracy", "log_loss": "nll", "brier": "brier", "calibration_error": "ece"}
+        return {name: found[stored] for name, stored in names.items()}
+    mean, std, ends = scores["mean"], scores["std"], scores["ends"].T
     inside = {
         f"coverage_{100 * c:g}": float(np.mean((ends[2 * i] <= y) & (y <= ends[2 * i + 1])))
         for i, c in enumerate(COVERAGES)
@@ -73,25 +79,19 @@ def metrics_of(gp: Any, scored: Scored) -> dict[str, float]:
         "rmse": metrics.rmse(y, mean),
         "mae": metrics.mae(y, mean),
         "r2": 1 - metrics.nmse(y, mean),
-        "nll": -float(np.mean(scored.joined("log_density"))),
+        "nll": -float(np.mean(scores["log_density"])),
         "crps": metrics.crps(y, mean, std),
         **inside,
         "calibration_error": metrics.quantile_calibration_error(y, mean, std),
     }
 
 
-#: What each metric is, for people.
-WORDS = {
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "r2": "R²",
-    "nll": "NLL (nats per row)",
-    "crps": "CRPS",
-    "coverage_50": "in the 50 % interval",
-    "coverage_90": "in the 90 % interval",
-    "coverage_95": "in the 95 % interval",
-    "calibration_error": "calibration error",
-    "accuracy": "accuracy",
-    "log_loss": "log-loss (nats per row)",
-    "brier": "Brier score",
-}
+def metric_pairs(found: dict[str, float]) -> list[tuple[str, str]]:
+    """Metrics for `print_pairs`; shares in per cent."""
+    return [
+        (
+            TITLES.get(name, name),
+            percent(value) if name.startswith(("coverage", "accuracy")) else number(value),
+        )
+        for name, value in found.items()
+    ]

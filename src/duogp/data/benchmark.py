@@ -1,4 +1,4 @@
-"""The benchmark sets as files: ``<DUOGP_DATA>/<task>/<name>.npz``, unscaled, with any official split."""
+"""Benchmark sets in files ``<DUOGP_DATA>/<task>/<name>.npz``, unscaled, with their official splits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Dataset:
     y: NDArray  # [n], or [n, P] for several outputs; class numbers from 0 are int64
     test_mask: NDArray[np.bool_] | None = None  # [n, splits], True = test
     is_test: NDArray[np.bool_] | None = None  # [n], the official test set
-    extra: dict[str, NDArray] = field(default_factory=dict)  # whatever else the file holds
+    extra: dict[str, NDArray] = field(default_factory=dict)  # other arrays of the file
 
     @property
     def task(self) -> str:
@@ -31,13 +31,13 @@ class Dataset:
 
 
 def data_root() -> Path | None:
-    """The folder that the environment variable DUOGP_DATA names, None when it is not set."""
+    """The folder in the environment variable DUOGP_DATA; None when it is not set."""
     folder = os.environ.get(ENVIRONMENT)
     return Path(folder) if folder else None
 
 
 def available() -> list[str]:
-    """Names such as "regression/pol" of every set found; empty without DUOGP_DATA."""
+    """Names of all sets found, such as "regression/pol"; empty without DUOGP_DATA."""
     root = data_root()
     if root is None or not root.is_dir():
         return []
@@ -45,7 +45,7 @@ def available() -> list[str]:
 
 
 def load(name: str) -> Dataset:
-    """The set called `name`: "regression/pol", or just "pol" where no other folder has one of that name."""
+    """The set called `name`: "regression/pol", or "pol" where only one folder has that name."""
     full = _resolve(name)
     root = data_root()
     assert root is not None  # _resolve found the file there

@@ -1,4 +1,4 @@
-"""Which input columns carry information, and whether new rows have the columns of the fit."""
+"""Columns of X: those that are not constant, and a check of new rows against those of the fit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def informative_columns(X: NDArray, tol: float = 1e-10, *, absolute: bool = Fals
 
 
 def rows_of_the_fit(X: Any, names: list[str] | None, width: int) -> NDArray:
-    """New rows as a matrix; an error where their columns are not those that a model was fitted on."""
+    """New rows as a matrix [n, width]; an error where the columns are not those of the fit."""
     given = column_names(X)
     if given is not None and names is not None and given != names:
         raise ValueError(f"X: {_difference(given, names)}")
@@ -43,9 +43,6 @@ def _difference(given: list[str], expected: list[str]) -> str:
     strange = [name for name in given if name not in expected]
     if not missing and not strange:
         return f"the columns are those of the fit in another order; expected {', '.join(expected[:8])}, ..."
-    parts = [
-        f"{what} {', '.join(names[:8])}"
-        for what, names in (("missing", missing), ("unknown", strange))
-        if names
-    ]
+    named = (("missing", missing), ("unknown", strange))
+    parts = [f"{what} {', '.join(names[:8])}" for what, names in named if names]
     return f"the columns are not those of the fit: {'; '.join(parts)}"

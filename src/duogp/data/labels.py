@@ -1,4 +1,4 @@
-"""Class labels of any type as numbers 0, 1, …, and back."""
+"""Class labels of any type as class numbers 0, 1, …, and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_CLASSES = 1000
 
 
 def as_labels(y: Any, n: int, name: str = "y") -> NDArray:
-    """One label for each of n rows, as a vector of numbers, strings or booleans without gaps."""
+    """Labels as a vector [n] of numbers, strings or booleans, none missing."""
     if y is None:
         raise ValueError(f"requires y to be passed, but the target {name} is None; expected {n} class labels")
     if isinstance(y, torch.Tensor):
@@ -40,14 +40,14 @@ def as_labels(y: Any, n: int, name: str = "y") -> NDArray:
 
 
 def _is_missing(value: Any) -> bool:
-    """None, NaN, and what pandas calls NA and NaT."""
+    """None, NaN, and pandas' NA and NaT."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float) and value != value
 
 
 def encode(labels: NDArray, name: str = "y") -> tuple[NDArray[np.float64], NDArray]:
-    """Class numbers [n] and the classes they stand for, sorted."""
+    """Class numbers [n] and the sorted classes."""
     classes, codes = np.unique(labels, return_inverse=True)
     if classes.dtype.kind == "f" and (classes != np.round(classes)).any():
         raise ValueError(
@@ -60,11 +60,11 @@ def encode(labels: NDArray, name: str = "y") -> tuple[NDArray[np.float64], NDArr
 
 
 def codes_of(labels: NDArray, classes: NDArray, name: str = "y") -> NDArray[np.intp]:
-    """Numbers of known classes; −1 for a label that no training row had."""
-    kind = np.result_type(labels.dtype, classes.dtype) if labels.dtype.kind != classes.dtype.kind else None
-    known, asked = (classes, labels) if kind is None else (classes.astype(kind), labels.astype(kind))
-    order = np.argsort(known)
-    place = np.searchsorted(known[order], asked)
-    place = np.clip(place, 0, len(known) - 1)
-    found = order[place]
-    return np.where(known[found] == asked, found, -1)
+    """Class numbers of labels; −1 for a label that is not among the classes."""
+    if labels.dtype.kind != classes.dtype.kind:
+        kind = np.result_type(labels.dtype, classes.dtype)
+        labels, classes = labels.astype(kind), classes.astype(kind)
+    order = np.argsort(classes)
+    place = np.searchsorted(classes[order], labels)
+    found = order[np.clip(place, 0, len(classes) - 1)]
+    return np.where(classes[found] == labels, found, -1)

@@ -1,4 +1,4 @@
-"""Affine scaling of columns that survives any magnitude a float can hold."""
+"""Affine scaling of columns, without overflow for any finite floats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Scaler:
     """``transform(A) = (A − shift) / scale`` column by column; `shift` and `scale` are float64 ``[d]``.
 
     A vector ``[n]`` (a target) is one column and stays a vector. A constant column gets scale 1: it becomes
-    zeros, and predictions come back in the original units without a made-up amplitude.
+    zeros.
     """
 
     shift: Floats
@@ -40,7 +40,7 @@ class Scaler:
 
     @classmethod
     def identity(cls, d: int) -> Scaler:
-        """Changes nothing."""
+        """shift 0, scale 1."""
         return cls(np.zeros(d), np.ones(d))
 
     @classmethod
@@ -54,7 +54,7 @@ class Scaler:
     def weighted(cls, A: NDArray, weights: NDArray) -> Scaler:
         """As `standard` with weights for the rows; whole numbers weigh like repeated rows.
 
-        Of values that are scaled already, so that their squares neither overflow nor vanish.
+        Computed on values scaled by `standard`, so that squares neither overflow nor vanish.
         """
         plain = cls.standard(A)
         z, total = plain.transform(A.astype(np.float64)), weights.sum()
@@ -68,8 +68,7 @@ class Scaler:
     def minmax(cls, A: NDArray) -> Scaler:
         """To [−1, 1]."""
         columns = _columns(A)
-        low = np.array([column.min() for column in columns], dtype=np.float64)
-        high = np.array([column.max() for column in columns], dtype=np.float64)
+        low, high = (np.array([f(c) for c in columns], dtype=np.float64) for f in (np.min, np.max))
         half = high / 2 - low / 2  # halves first: high − low may overflow
         half = np.where((half == 0) & (high > low), np.finfo(np.float64).smallest_subnormal, half)
         return cls(np.where(high > low, high / 2 + low / 2, low), np.where(high > low, half, 1.0))
@@ -82,7 +81,7 @@ class Scaler:
         return out.astype(_result_dtype(A), copy=False)
 
     def on(self, device: torch.device) -> Callable[[Tensor], Tensor]:
-        """The same of float64 tensors [n, d] on a device; sends what it takes now, so that no call waits."""
+        """`transform` of float64 tensors [n, d] on a device; shift and scale are sent once, here."""
         shift, scale = (torch.as_tensor(v, device=device) for v in (self.shift, self.scale))
         if max(np.abs(self.shift).max(), self.scale.max()) <= _HUGE:
             return lambda x: (x - shift).div_(scale)
@@ -105,9 +104,7 @@ class Scaler:
     def _check(self, A: NDArray) -> None:
         d = A.shape[1] if A.ndim == 2 else 1
         if A.ndim not in (1, 2) or d != self.shift.size:
-            raise ValueError(
-                f"this scaler is for {self.shift.size} column(s), got an array of shape {A.shape}"
-            )
+            raise ValueError(f"expected {self.shift.size} column(s), got an array of shape {A.shape}")
 
 
 def _columns(A: NDArray) -> list[NDArray]:
@@ -130,9 +127,8 @@ def _moments(column: NDArray, ddof: int) -> tuple[float, float]:
     eps = np.finfo(column.dtype).eps if column.dtype.kind == "f" else np.finfo(np.float64).eps
     if std <= 4 * eps:  # constant but for rounding
         return float(np.ldexp(mean, exponent)), 1.0
-    mean += values.mean()  # the rounding of the first mean, felt by columns such as 1e12 ± 1
-    # A deviation can leave the range of its values at both ends: ±1.7e308 deviate by more than the largest
-    # float, and a few subnormals by less than the smallest.
+    mean += values.mean()  # corrects the rounding of the first mean, as in 1e12 ± 1
+    # The deviation of ±1.7e308 exceeds the largest float; that of a few subnormals is below the smallest.
     with np.errstate(over="ignore"):
         scale = min(float(np.ldexp(std, exponent)), float(np.finfo(np.float64).max))
     return float(np.ldexp(mean, exponent)), scale if scale > 0 else float(largest)

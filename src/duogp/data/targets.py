@@ -1,7 +1,8 @@
-"""What y may be under a likelihood: real numbers, counts, positive numbers, shares, or class labels."""
+"""Targets by kind: real numbers, counts, positive numbers, shares of one, or class labels."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,17 @@ from numpy.typing import NDArray
 from duogp.data.labels import as_labels, codes_of, encode
 from duogp.data.validation import as_matrix, as_target
 
+#: Kinds of targets that are not all real numbers: in words, and as a test of each value.
+SUPPORTS: dict[str, tuple[str, Callable[[NDArray], NDArray]]] = {
+    "count": ("whole numbers from 0", lambda v: (v >= 0) & (v == np.round(v))),
+    "positive": ("numbers above 0", lambda v: v > 0),
+    "unit": ("numbers strictly between 0 and 1", lambda v: (v > 0) & (v < 1)),
+}
+
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """Targets as numbers [n, outputs]; `classes` are the labels behind class numbers."""
+    """Targets as numbers [n, outputs]; `classes`: the labels of class numbers."""
 
     values: NDArray[np.float64]
     single_output: bool
@@ -27,12 +35,12 @@ class Target:
 
 
 def raw_target(y: Any, n: int, kind: str, name: str = "y") -> NDArray:
-    """y as an array, checked for length and for gaps."""
+    """y as an array of n rows without missing values."""
     return as_labels(y, n, name) if kind == "classes" else as_target(y, n, name)
 
 
 def with_validation(X: NDArray, y: NDArray, validation: Any, kind: str) -> tuple[NDArray, NDArray]:
-    """Training rows and behind them those of a pair (X, y) for validation, which must be of the same kind."""
+    """The training rows followed by those of a pair (X, y) for validation, checked to be of the same kind."""
     if not (isinstance(validation, tuple | list) and len(validation) == 2):
         raise TypeError(f"validation must be a pair (X, y), got {type(validation).__name__}")
     X_val = as_matrix(validation[0], "validation X", min_rows=1)
@@ -47,6 +55,7 @@ def with_validation(X: NDArray, y: NDArray, validation: Any, kind: str) -> tuple
 
 
 def read_target(y: Any, n: int, kind: str, name: str = "y") -> Target:
+    """y as a `Target` of the given kind, checked against what that kind may be."""
     values = raw_target(y, n, kind, name)
     if kind == "classes":
         codes, classes = encode(values, name)
@@ -60,16 +69,11 @@ def read_target(y: Any, n: int, kind: str, name: str = "y") -> Target:
 
 
 def require_support(values: NDArray, kind: str, name: str = "y") -> None:
-    """An error where a likelihood gives some of these values no density."""
-    bad: NDArray
-    if kind == "count":
-        bad, wanted = (values < 0) | (values != np.round(values)), "whole numbers from 0"
-    elif kind == "positive":
-        bad, wanted = values <= 0, "numbers above 0"
-    elif kind == "unit":
-        bad, wanted = (values <= 0) | (values >= 1), "numbers strictly between 0 and 1"
-    else:
+    """An error where values are not possible under targets of the given kind."""
+    if kind not in SUPPORTS:
         return
+    wanted, inside = SUPPORTS[kind]
+    bad = ~inside(values)
     if bad.any():
         where = np.argwhere(bad)[0]
         raise ValueError(

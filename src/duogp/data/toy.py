@@ -1,4 +1,4 @@
-"""Problems small enough to look at."""
+"""Toy problems for figures and tests."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ToyProblem(NamedTuple):
 def dc_one_dimensional(n: int = 100, noise: float = 0.1, seed: int = 0) -> ToyProblem:
     """f(x) = exp(−(x + 1)) sin 2πx on [−2, 4], Gaussian noise, 1000 noise-free test points (MATH §2.4).
 
-    One frequency under a decaying amplitude: a few inducing points cannot serve mean and variance equally
-    well, which makes the effect of decoupling visible in a figure.
+    One frequency under a decaying amplitude: a few inducing points cannot fit mean and variance equally well,
+    so that a figure shows the effect of decoupling.
     """
     x = np.linspace(-2.0, 4.0, n)
     x_test = np.linspace(-2.0, 4.0, 1000)

@@ -1,7 +1,7 @@
-"""Whatever users call a table or a column, as finite numpy arrays, or an error that says what to change.
+"""Tables and columns of any library as finite numpy arrays, or an error that says what to change.
 
-Frames are recognised by what they can do, never by importing their library. Every message names the argument,
-what came and what was expected. Some wordings ("Reshape your data", "Complex data not supported",
+Frames are recognised by their methods, never by importing their library. Every message names the argument,
+the value found and the value expected. Some wordings ("Reshape your data", "Complex data not supported",
 "0 feature(s)", "1 sample", "requires y") are those that scikit-learn's estimator checks look for.
 """
 
@@ -14,21 +14,21 @@ import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
-# Larger float32 matrices are kept as they are: doubling them would cost more memory than precision is worth.
+# Larger float32 matrices stay float32: twice the memory is not worth the precision.
 KEEP_FLOAT32_ABOVE = 50_000_000
-# Numbers from which on more than one core is worth while to look at them.
+# Arrays of more numbers are summed by several cores.
 MANY = 1_000_000
 
 
 class UnsupportedDtypeError(TypeError, ValueError):
-    """Values that are not real numbers. A TypeError by nature; scikit-learn's checks expect a ValueError."""
+    """Values that are not real numbers: a TypeError, and a ValueError for scikit-learn's checks."""
 
 
 def as_matrix(X: Any, name: str = "X", *, min_rows: int = 2) -> NDArray:
     """Inputs as a finite ``[n, d]`` array of float64 (float32 stays so past `KEEP_FLOAT32_ABOVE` elements).
 
     Takes lists, numpy arrays, torch tensors, pandas and polars frames and pyarrow tables. Fitting needs two
-    rows (there is no scale in one); prediction passes ``min_rows=1``.
+    rows (one has no scale); prediction passes ``min_rows=1``.
     """
     array, labels = _to_array(X, name)
     if array.ndim < 2:
@@ -38,14 +38,10 @@ def as_matrix(X: Any, name: str = "X", *, min_rows: int = 2) -> NDArray:
             "one sample"
         )
     if array.ndim > 2:
-        raise ValueError(
-            f"{name}: expected a 2D array [n, d], got shape {array.shape}; flatten each row first"
-        )
+        raise ValueError(f"{name}: expected a 2D array [n, d], got shape {array.shape}; flatten each row")
     n, d = array.shape
     if d == 0:
-        raise ValueError(
-            f"{name}: found 0 feature(s) (shape={array.shape}) while a minimum of 1 is required."
-        )
+        raise ValueError(f"{name}: found 0 feature(s) (shape={(n, 0)}) while a minimum of 1 is required.")
     if n < min_rows:
         found = {0: "no samples (it is empty)", 1: "1 sample"}.get(n, f"{n} samples")
         raise ValueError(f"{name}: found {found}, shape {array.shape}; at least {min_rows} rows are required")
@@ -55,20 +51,14 @@ def as_matrix(X: Any, name: str = "X", *, min_rows: int = 2) -> NDArray:
 
 def column_names(data: Any) -> list[str] | None:
     """The names of a frame's or an arrow table's columns; None for what has no names."""
-    names = getattr(data, "column_names", None)  # pyarrow
-    if names is None:
-        names = getattr(data, "columns", None)  # pandas, polars
-    if names is None or callable(names):
-        return None
-    return [str(name) for name in names]
+    names = getattr(data, "column_names", getattr(data, "columns", None))  # pyarrow; pandas, polars
+    return None if names is None or callable(names) else [str(name) for name in names]
 
 
 def as_target(y: Any, n: int, name: str = "y") -> NDArray:
     """Real targets as a finite ``[n]`` or ``[n, P]`` array; `n` is the number of rows of X."""
     if y is None:
-        raise ValueError(
-            f"requires y to be passed, but the target {name} is None; expected an array of {n} numbers"
-        )
+        raise ValueError(f"requires y to be passed, but the target {name} is None; expected {n} numbers")
     array, labels = _to_array(y, name)
     if array.ndim not in (1, 2):
         raise ValueError(f"{name}: expected shape [n] or [n, P], got {array.shape}")
@@ -102,9 +92,7 @@ def as_row_vector(
 def _to_array(data: Any, name: str) -> tuple[NDArray, list[str] | None]:
     """A real floating-point array of any shape, and its column labels where the source has them."""
     if scipy.sparse.issparse(data) or (isinstance(data, torch.Tensor) and data.layout != torch.strided):
-        raise TypeError(
-            f"{name}: sparse data ({type(data).__name__}) is not supported; pass {name}.toarray()"
-        )
+        raise TypeError(f"{name}: sparse data ({type(data).__name__}) is unsupported; pass {name}.toarray()")
     columns = _frame_columns(data)
     if columns is not None:
         labels = [label for label, _ in columns]
@@ -115,9 +103,7 @@ def _to_array(data: Any, name: str) -> tuple[NDArray, list[str] | None]:
         tensor = data.detach().cpu()
         data = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     elif isinstance(data, np.ma.MaskedArray):
-        data = np.ma.filled(
-            data.astype(np.float64), np.nan
-        )  # masked is missing, and missing is refused below
+        data = np.ma.filled(data.astype(np.float64), np.nan)  # missing values, refused below
     elif hasattr(data, "to_numpy"):  # a Series or an arrow column
         data = data.to_numpy()
     return _real(_ndarray(data, name), name, None), None
@@ -138,7 +124,7 @@ def _ndarray(data: Any, name: str) -> NDArray:
 def _frame_columns(data: Any) -> list[tuple[str, NDArray]] | None:
     """(label, values) per column, or None when `data` is not a frame.
 
-    Column by column, since a frame of mixed dtypes as a whole becomes an array of objects.
+    Column by column, since a frame of mixed dtypes would become an array of objects.
     """
     if hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas; by position, as labels may repeat
         return [(str(label), data.iloc[:, j].to_numpy()) for j, label in enumerate(data.columns)]
@@ -150,12 +136,12 @@ def _frame_columns(data: Any) -> list[tuple[str, NDArray]] | None:
 
 
 def _arrow(column: Any) -> NDArray:
-    """A Table's column is chunked and always copies; a RecordBatch's copies only when told to."""
+    """A column as numpy; that of a RecordBatch, unlike that of a Table, copies only on request."""
     return column.to_numpy() if hasattr(column, "chunks") else column.to_numpy(zero_copy_only=False)
 
 
 def _real(array: NDArray, name: str, label: str | None) -> NDArray:
-    """As float64 (or large float32); `label` names the column in errors."""
+    """An array as float64 (or large float32); `label`: the column's name in errors."""
     where = name if label is None else f"{name}, column {label!r}"
     kind = array.dtype.kind
     if kind == "c":
@@ -171,10 +157,10 @@ def _real(array: NDArray, name: str, label: str | None) -> NDArray:
 
 
 def _from_objects(array: NDArray, name: str, label: str | None) -> NDArray[np.float64]:
-    """Numbers in an object array are taken one by one; None and NA become NaN; anything else is named."""
+    """The numbers of an object array; None and NA become NaN, other values raise an error."""
     out = np.empty(array.shape)
     for index in np.ndindex(array.shape):
-        value = array[index]
+        value, row = array[index], index[0] if index else 0
         column = label if label is not None else (index[1] if len(index) > 1 else None)
         where = name if column is None else f"{name}, column {column!r}"
         if value is None or type(value).__name__ in ("NAType", "NaTType"):
@@ -185,13 +171,13 @@ def _from_objects(array: NDArray, name: str, label: str | None) -> NDArray[np.fl
             if name.endswith("y"):
                 hint = "labels are for likelihood='classes' and GPClassifier"
             raise UnsupportedDtypeError(
-                f"{where}: found {value!r} of type {type(value).__name__} in row {index[0] if index else 0}, "
-                f"expected real numbers; {hint}"
+                f"{where}: found {value!r} of type {type(value).__name__} in row {row}, expected real "
+                f"numbers; {hint}"
             )
         try:
             out[index] = float(value)
         except (TypeError, ValueError) as error:
-            raise UnsupportedDtypeError(f"{where}: row {index[0] if index else 0}: {error}") from error
+            raise UnsupportedDtypeError(f"{where}: row {row}: {error}") from error
         except OverflowError:
             out[index] = np.inf
     return out
@@ -210,18 +196,14 @@ def _sum(array: NDArray) -> float:
 
 
 def _require_finite(array: NDArray, labels: list[str] | None, name: str) -> None:
-    if np.isfinite(_sum(array)):  # one number instead of a mask; too large a sum proves nothing
+    if np.isfinite(_sum(array)):  # one number instead of a mask; a sum may also overflow
         return
-    finite = np.isfinite(array)
-    if finite.all():
+    bad = np.argwhere(~np.isfinite(array))
+    if not len(bad):
         return
-    bad = np.argwhere(~finite)
-    first = array[tuple(bad[0])]
-    place = f"row {bad[0][0]}"
-    if array.ndim == 2:
-        column = bad[0][1]
-        place += f", column {labels[column]!r}" if labels is not None else f", column {column}"
+    row, *column = bad[0]
+    place = f"row {row}" + "".join(f", column {labels[c]!r}" if labels else f", column {c}" for c in column)
     raise ValueError(
-        f"{name} contains {len(bad)} value(s) that are NaN or inf, the first ({first}) at {place}; "
-        "expected finite numbers: drop or impute them"
+        f"{name} contains {len(bad)} value(s) that are NaN or inf, the first ({array[tuple(bad[0])]}) at "
+        f"{place}; expected finite numbers: drop or impute them"
     )

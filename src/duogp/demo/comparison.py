@@ -1,4 +1,4 @@
-"""SVGP and DCSVGP on a picture and two real tables, in half a minute.
+"""SVGP and DCSVGP compared on a one-dimensional example and two real tables, in half a minute.
 
 - *one-dimensional*: the example of Zhu et al. 2023, Figure 1: 100 points, 10 inducing points, RBF. Ten
   points are too few for one lengthscale to serve mean and covariance.
@@ -7,10 +7,9 @@
 - *diabetes*: scikit-learn's table of 442 patients and ten measurements.
 
 Nothing is downloaded. Every fit uses the library's defaults but for the number of inducing points (10, 100
-and 50) and, on the first, the paper's RBF kernel; it is not the best-scoring choice. The table prints what
-came out, also where the simpler method wins.
+and 50) and, on the first, the paper's RBF kernel; the settings are not tuned, and the simpler method may win.
 
-`study` says how far to trust that table: five seeds in place of one (new noise or a new split, new
+`study` measures the spread of those results: five seeds in place of one (new noise or a new split, new
 validation rows, new starting points), DCSVGP also without its warm start, and the one-dimensional example
 also with the paper's own model (raw units, unit prior variance).
 """
@@ -18,16 +17,18 @@ also with the paper's own model (raw units, unit prior variance).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from duogp.bench.report import text_table
 from duogp.data import dc_one_dimensional
-from duogp.fitting.fit import fit
+from duogp.api import fit
 from duogp.posterior.gp import GP
 from duogp.posterior.prediction import Prediction
 
@@ -37,7 +38,7 @@ STUDY_SEEDS = 5
 
 
 @dataclass(frozen=True)
-class Task:
+class Example:
     """Training rows, test rows, and the settings that all methods share."""
 
     name: str
@@ -49,60 +50,60 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Contender:
+class Variant:
+    """A method with settings, and its name in tables."""
+
     label: str
     method: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-SVGP = Contender("SVGP", "svgp", {})
-DCSVGP = Contender("DCSVGP", "dcsvgp", {})
-COLD = Contender("DCSVGP, cold", "dcsvgp", {"warm_start": 0})
+SVGP = Variant("SVGP", "svgp")
+DCSVGP = Variant("DCSVGP", "dcsvgp")
+COLD = Variant("DCSVGP, cold", "dcsvgp", {"warm_start": 0})
 
 
 @dataclass(frozen=True)
 class Outcome:
-    task: Task
+    """A fitted variant and its predictions of the test rows."""
+
+    example: Example
     method: str
     gp: GP
     prediction: Prediction
     seconds: float
 
     def row(self) -> dict[str, Any]:
-        found = self.prediction.metrics(self.task.y_test)
-        return {
-            "data": self.task.name,
-            "method": self.method,
-            **{name: found[name] for name in METRICS},
-            "seconds": self.seconds,
-        }
+        """The values of `COLUMNS`."""
+        found = self.prediction.metrics(self.example.y_test)
+        metrics = {name: found[name] for name in METRICS}
+        return {"data": self.example.name, "method": self.method, **metrics, "seconds": self.seconds}
 
 
-# -- the data: seed 0 is what the demo shows ---------------------------------------------------------------
+# -- the data: the demo has seed 0 -------------------------------------------------------------------------
 
 
-def one_dimensional(seed: int = 0) -> Task:
-    """The paper's example, scored on 1000 fresh noisy observations: observations are what is predicted."""
+def one_dimensional(seed: int = 0) -> Example:
+    """The paper's example, scored on 1000 new observations with noise."""
     toy = dc_one_dimensional(n=100, noise=0.1, seed=seed)
     noise = 0.1 * np.random.default_rng(1000 + seed).standard_normal(len(toy.f_test))
     settings = {"kernel": "rbf", "num_inducing": 10, "random_state": seed}
-    return Task("one-dimensional", toy.x, toy.y, toy.x_test, toy.f_test + noise, settings)
+    return Example("one-dimensional", toy.x, toy.y, toy.x_test, toy.f_test + noise, settings)
 
 
-def papers_model(seed: int = 0) -> Task:
+def papers_model(seed: int = 0) -> Example:
     """The same with the model of the paper's code: raw units, unit prior variance, softplus(0) everywhere."""
-    task = one_dimensional(seed)
+    example = one_dimensional(seed)
     model = {
         "standardize": False,
         "output_scale": False,
         "initial_lengthscale": 0.693,
         "initial_noise": 0.693,
     }
-    name = f"{task.name}, paper's model"
-    return Task(name, task.X, task.y, task.X_test, task.y_test, task.settings | model)
+    return replace(example, name=f"{example.name}, paper's model", settings=example.settings | model)
 
 
-def terrain(seed: int = 0, n: int = 2000, n_test: int = 5000, num_inducing: int = 100) -> Task:
+def terrain(seed: int = 0, n: int = 2000, n_test: int = 5000, num_inducing: int = 100) -> Example:
     """Random pixels of an elevation model: x in kilometres, y in metres."""
     from matplotlib.cbook import get_sample_data
 
@@ -114,21 +115,22 @@ def terrain(seed: int = 0, n: int = 2000, n_test: int = 5000, num_inducing: int 
     return _split("terrain", X, height.ravel(), n, n + n_test, num_inducing, seed)
 
 
-def diabetes(seed: int = 0, n: int = 330, num_inducing: int = 50) -> Task:
+def diabetes(seed: int = 0, n: int = 330, num_inducing: int = 50) -> Example:
+    """Disease progression of patients from ten measurements."""
     from sklearn.datasets import load_diabetes
 
     X, y = load_diabetes(return_X_y=True)
     return _split("diabetes", X, y, n, len(y), num_inducing, seed)
 
 
-def _split(name: str, X: NDArray, y: NDArray, n: int, total: int, num_inducing: int, seed: int) -> Task:
+def _split(name: str, X: NDArray, y: NDArray, n: int, total: int, num_inducing: int, seed: int) -> Example:
     order = np.random.default_rng(seed).permutation(len(y))[:total]
     train, test = order[:n], order[n:]
     settings = {"num_inducing": num_inducing, "random_state": seed}
-    return Task(name, X[train], y[train], X[test], y[test], settings)
+    return Example(name, X[train], y[train], X[test], y[test], settings)
 
 
-TASKS: dict[str, Callable[..., Task]] = {
+EXAMPLES: dict[str, Callable[..., Example]] = {
     "one-dimensional": one_dimensional,
     "terrain": terrain,
     "diabetes": diabetes,
@@ -138,27 +140,28 @@ TASKS: dict[str, Callable[..., Task]] = {
 # -- running and showing -----------------------------------------------------------------------------------
 
 
-def run(task: Task, contender: Contender) -> Outcome:
+def run(example: Example, variant: Variant) -> Outcome:
+    """Fit and predict, on the CPU."""
     start = time.perf_counter()
-    gp = fit(task.X, task.y, contender.method, device="cpu", **task.settings, **contender.settings)
+    gp = fit(example.X, example.y, variant.method, device="cpu", **example.settings, **variant.settings)
     seconds = time.perf_counter() - start
-    prediction = gp.predict(task.X_test)
+    prediction = gp.predict(example.X_test)
     assert isinstance(prediction, Prediction)
-    return Outcome(task, contender.label, gp, prediction, seconds)
+    return Outcome(example, variant.label, gp, prediction, seconds)
 
 
 def study(names: Sequence[str], seeds: int = STUDY_SEEDS) -> list[dict[str, Any]]:
-    """Each task over several seeds: rows whose metrics are lists, one value a seed."""
-    makers = {name: TASKS[name] for name in names}
-    if "one-dimensional" in makers:
-        makers = {"one-dimensional": one_dimensional, "paper's model": papers_model, **makers}
+    """Rows of each example and variant over several seeds; metrics are lists, one value per seed."""
+    makers = [EXAMPLES[name] for name in names]
+    if one_dimensional in makers:
+        makers = [one_dimensional, papers_model, *(make for make in makers if make is not one_dimensional)]
     rows: list[dict[str, Any]] = []
-    for make in makers.values():
-        tasks = [make(seed) for seed in range(seeds)]
-        for contender in (SVGP, DCSVGP, COLD):
-            found = [run(task, contender).row() for task in tasks]
+    for make in makers:
+        examples = [make(seed) for seed in range(seeds)]
+        for variant in (SVGP, DCSVGP, COLD):
+            found = [run(example, variant).row() for example in examples]
             values = {name: [row[name] for row in found] for name in (*METRICS, "seconds")}
-            rows.append({"data": tasks[0].name, "method": contender.label, **values})
+            rows.append({"data": examples[0].name, "method": variant.label, **values})
     return rows
 
 
@@ -173,88 +176,56 @@ def lengthscales(gp: GP) -> str:
 
 def draw_one_dimensional(outcomes: Sequence[Outcome], path: Path) -> None:
     """One panel per method on common axes, as in Figure 1 of the paper."""
-    from matplotlib import pyplot as plt
-
     from duogp.plots import one_dimensional_fit
 
     toy = dc_one_dimensional()
-    figure, panels = plt.subplots(
-        1, len(outcomes), figsize=(4.6 * len(outcomes), 3.5), sharey=True, layout="constrained", squeeze=False
-    )
-    for ax, outcome in zip(panels[0], outcomes, strict=True):
-        one_dimensional_fit(
-            ax,
-            outcome.gp,
-            outcome.task.X,
-            outcome.task.y,
-            toy.x_test[:, 0],
-            toy.f_test,
-            title=f"{outcome.method}:  {lengthscales(outcome.gp)}",
-            legend=False,
-        )
-    for ax in panels[0][1:]:
-        ax.set_ylabel("")
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
-    _save(figure, path)
+    truth = (toy.x_test[:, 0], toy.f_test)
+    with _panels(len(outcomes), 4.6, path) as (figure, panels):
+        for ax, outcome in zip(panels, outcomes, strict=True):
+            title = f"{outcome.method}:  {lengthscales(outcome.gp)}"
+            data = (outcome.example.X, outcome.example.y)
+            one_dimensional_fit(ax, outcome.gp, *data, *truth, title=title, legend=False)
+        handles, labels = panels[0].get_legend_handles_labels()
+        look = {"ncols": len(labels), "frameon": False, "fontsize": 8}
+        figure.legend(handles, labels, loc="outside lower center", **look)
 
 
 def draw_calibration(outcomes: Sequence[Outcome], path: Path) -> None:
     """One panel per data set, one line per method."""
+    from duogp.plots import calibration_plot, entitle
+
+    names = list(dict.fromkeys(outcome.example.name for outcome in outcomes))
+    with _panels(len(names), 3.3, path) as (_, panels):
+        for ax, name in zip(panels, names, strict=True):
+            for outcome in outcomes:
+                if outcome.example.name == name:
+                    p = outcome.prediction
+                    calibration_plot(outcome.example.y_test, p.mean, p.std, ax, label=outcome.method)
+            entitle(ax, name)
+            ax.set_xticks([0, 0.5, 1])
+
+
+@contextmanager
+def _panels(count: int, width: float, path: Path) -> Iterator[tuple[Any, Any]]:
+    """A figure with panels in a row, of which the first has a vertical label; saved and closed at the end."""
     from matplotlib import pyplot as plt
 
-    from duogp.plots import calibration_plot
-
-    names = list(dict.fromkeys(outcome.task.name for outcome in outcomes))
-    figure, panels = plt.subplots(
-        1, len(names), figsize=(3.3 * len(names), 3.5), sharey=True, layout="constrained", squeeze=False
-    )
-    for ax, name in zip(panels[0], names, strict=True):
-        for outcome in outcomes:
-            if outcome.task.name == name:
-                p = outcome.prediction
-                calibration_plot(outcome.task.y_test, p.mean, p.std, ax, label=outcome.method)
-        ax.set_title(name, fontsize=10, loc="left")
-        ax.set_xticks([0, 0.5, 1])
-    for ax in panels[0][1:]:
+    size = (width * count, 3.5)
+    figure, grid = plt.subplots(1, count, figsize=size, sharey=True, layout="constrained", squeeze=False)
+    yield figure, grid[0]
+    for ax in grid[0][1:]:
         ax.set_ylabel("")
-    _save(figure, path)
-
-
-def _save(figure: Any, path: Path) -> None:
-    from matplotlib import pyplot as plt
-
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
 
 def print_table(rows: Sequence[dict[str, Any]]) -> None:
-    """With rich where it is installed, in plain columns otherwise."""
-    cells = [[_text(row[name]) for name in COLUMNS] for row in rows]
-    try:
-        from rich.console import Console
-        from rich.table import Table
-    except ModuleNotFoundError:
-        widths = [max(len(line[i]) for line in [list(COLUMNS), *cells]) for i in range(len(COLUMNS))]
-        for line in [list(COLUMNS), *cells]:
-            shown = [
-                c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
-            ]
-            print("  ".join(shown).rstrip())
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in COLUMNS:
-        table.add_column(name, justify="left" if name in ("data", "method") else "right")
-    for line in cells:
-        table.add_row(*line)
-    console = Console()
-    if not console.is_terminal:  # a pipe has no width
-        console = Console(width=160)
-    console.print(table)
+    """Print the rows in aligned columns."""
+    print(text_table(COLUMNS, [[_text(row[name]) for name in COLUMNS] for row in rows]))
 
 
 def _text(value: Any) -> str:
-    """A number to read; a list as its mean ± standard error."""
+    """A number with three digits or one; a list as its mean ± standard error."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -265,16 +236,15 @@ def _text(value: Any) -> str:
 
 
 def compare(names: Sequence[str], folder: Path) -> list[dict[str, Any]]:
-    """Fit both methods to the tasks, print the table, draw the figures."""
+    """Rows of both methods on the examples, printed, with their figures in a folder."""
     import matplotlib
 
     matplotlib.use("Agg")
-
-    outcomes = [run(task, c) for task in (TASKS[name]() for name in names) for c in (SVGP, DCSVGP)]
+    examples = [EXAMPLES[name]() for name in names]
+    outcomes = [run(example, variant) for example in examples for variant in (SVGP, DCSVGP)]
     rows = [outcome.row() for outcome in outcomes]
     print_table(rows)
-    first = [outcome for outcome in outcomes if outcome.task.name == "one-dimensional"]
-    if first:
+    if first := [outcome for outcome in outcomes if outcome.example.name == "one-dimensional"]:
         draw_one_dimensional(first, folder / "one_dimensional.png")
     draw_calibration(outcomes, folder / "calibration.png")
     return rows

@@ -1,13 +1,14 @@
-"""The command line from end to end: fit, evaluate, predict, explain, plot.
+"""A tour of the command line: fit, evaluate, predict, explain, plot.
 
-The table is scikit-learn's: 442 patients with diabetes, ten measurements, and how far the disease had gone a
-year later. It is written as CSV first, so that every command printed here can be typed again in that folder.
+The table is scikit-learn's: 442 patients with diabetes, ten measurements, and the progression of the disease
+after a year. It is written as CSV first, so that every printed command can be typed again in that folder.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import itertools
 import shlex
 import sys
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ NAMES = {
     "s6": "blood sugar",
 }
 TARGET = "progression"
-#: Patients that the model does not see.
+#: Patients that the model is not fitted to.
 LATER = 92
 
 COMMANDS = (
@@ -51,7 +52,7 @@ def tour(folder: Path, options: Sequence[str] = ()) -> None:
 
 
 def write_tables(folder: Path) -> None:
-    """``patients.csv`` to learn from and ``later.csv`` to predict: the numbers as they were measured."""
+    """Write ``patients.csv`` to fit and ``later.csv`` to predict, in the original units."""
     from sklearn.datasets import load_diabetes
 
     data = load_diabetes(scaled=False)
@@ -64,7 +65,7 @@ def write_tables(folder: Path) -> None:
 
 
 def run(command: Sequence[str]) -> None:
-    """A command as the console script would run it, in this process: importing torch once is enough."""
+    """Run a command of the console script in this process, so that torch is imported once."""
     from duogp.cli import build
 
     print(f"\n$ {shlex.join(command)}", flush=True)
@@ -77,7 +78,7 @@ def run(command: Sequence[str]) -> None:
 
 
 def show_head(path: Path, lines: int = 4) -> None:
+    """Print the first lines of a file."""
     print(f"\n$ head -{lines} {path}")
     with path.open(encoding="utf-8") as file:
-        for _, line in zip(range(lines), file, strict=False):
-            print(line, end="")
+        print(*itertools.islice(file, lines), sep="", end="")

@@ -23,14 +23,15 @@ from typing import Any, NamedTuple
 import torch
 
 from duogp.errors import NumericalWarning
-from duogp.fitting.assembly import Workshop, transplant
-from duogp.fitting.dataset import Case, with_seed
-from duogp.fitting.planning import is_gaussian
+from duogp.fitting.builder import Builder, start_from
+from duogp.fitting.dataset import Dataset
+from duogp.fitting.factories import is_gaussian
+from duogp.fitting.plan import Plan, make_plan
 from duogp.methods import METHODS, Method
 from duogp.methods.settings import Settings, as_list
 from duogp.models.model import Model
 from duogp.posterior.gp import GP
-from duogp.training import Callback, History, Plan, make_schedule, settle, train
+from duogp.training import Callback, History, TrainingPlan, make_schedule, settle, train
 from duogp.training.validation import mean_nll
 
 #: Rows up to which a rule decides.
@@ -79,15 +80,17 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(n: int, given: Mapping[str, Any], latents: int = 1) -> Choice | None:
-    """What to do with n rows without a race; None where there should be one. ``latents``: their functions."""
-    solver = given.get("solver", "auto")
+def choose(data: Dataset, given: Mapping[str, Any], settings: Settings) -> Choice | None:
+    """The method and settings for a small table, by rule; None where there should be a race."""
+    n, solver = len(data.rows[0]), settings.solver
+    latents = data.num_classes if (data.num_classes or 0) > 2 else 1
+    assert latents is not None
     if n > SMALL and solver != "closed-form":
         return None
     if n > SMALL or "beta2" in given or "whitening" in given:
         why = "solver='closed-form' is asked for" if n > SMALL else "beta2 and whitening are theirs"
         return Choice("dcsvgp", {}, f"dcsvgp, decoupled conditionals: {why}")
-    gaussian = is_gaussian(Settings(likelihood=given.get("likelihood", "gaussian")))
+    gaussian = is_gaussian(settings)
     own: dict[str, Any] = {}
     if "num_inducing" not in given and n > 1.5 * SMALL_POINTS:  # below that, all rows
         own["num_inducing"] = SMALL_POINTS
@@ -104,12 +107,12 @@ def choose(n: int, given: Mapping[str, Any], latents: int = 1) -> Choice | None:
 
 
 def candidates(given: Mapping[str, Any], settings: Settings) -> list[Method]:
-    """Who may race: everyone for whom the settings make sense."""
+    """The methods of a race: those that accept the given settings."""
     names: tuple[str, ...] = GAUSSIAN if is_gaussian(settings) else OTHERS
     if settings.solver == "natural":
         names = OTHERS
     if "beta2" in given or "whitening" in given:
-        names = tuple(name for name in names if METHODS[name].basis == "conditional")
+        names = tuple(name for name in names if METHODS[name].recipe.has_omega)
     return [METHODS[name] for name in names]
 
 
@@ -127,35 +130,58 @@ class Racer:
         return float("inf") if found is None or found != found else found
 
 
-def race(case: Case, given: Mapping[str, Any], callbacks: Sequence[Callback] = ()) -> GP:
-    """The best candidate for a table of one set of rows; its history says in words why it is this one."""
-    begun = time.perf_counter()
-    n = len(case.rows[0])
-    settings = _settings(given, n)
+@dataclass(frozen=True, eq=False)
+class RacePlan:
+    """What a race will do: the candidates, the seconds, and the plan that they share."""
+
+    candidates: list[Method]
+    seconds: float
+    shared: Plan
+
+    def __str__(self) -> str:
+        shares = f"{START_SHARE:.0%} for the start, {RACE_SHARE:.0%} for the race, the rest for the winner"
+        names = ", ".join(method.name for method in self.candidates)
+        return f"race        of {names}, in at most {self.seconds:.0f} s: {shares}\n{self.shared}"
+
+
+def plan_race(data: Dataset, given: Mapping[str, Any], settings: Settings) -> RacePlan:
+    """Candidates, seconds, and the plan of the method whose points serve all of them.
+
+    One set of points for all: those of a second block are a few rows more, which others have no use for.
+    """
+    n = len(data.rows[0])
+    settings = _settings(given, settings, n)
     seconds = settings.time_budget or min(MOST_SECONDS, SECONDS_PER_THOUSAND * n / 1000)
     natural = settings.solver == "natural" or not is_gaussian(settings)
-    # One set of points for all: those of a second block are a few rows more, which others have no use for.
     host = METHODS["orthnat" if natural else "odppgpr"]
-    splits = case.splits(host, settings)
-    data = case.prepare(splits, settings)
-    plan = case.decide(host, settings, splits)
-    shop = case.workshop(host, settings, plan, splits, data)
-    validation = shop.validation()
+    return RacePlan(candidates(given, settings), seconds, make_plan(data, host, settings))
+
+
+def race(
+    data: Dataset, given: Mapping[str, Any], settings: Settings, callbacks: Sequence[Callback] = ()
+) -> GP:
+    """The best candidate for a table of one set of rows; its history says in words why it is this one."""
+    begun = time.perf_counter()
+    raced_plan = plan_race(data, given, settings)
+    plan, seconds = raced_plan.shared, raced_plan.seconds
+    settings = plan.settings
+    builder = Builder(data, plan)
+    validation = builder.validation()
     assert validation is not None
 
     def run(racer: Racer, steps: int | None, allowed: float, schedule: Any, **watched: Any) -> None:
         """Train it on; it keeps the best state of this run."""
-        own = _plan(shop, plan.training, steps, allowed, schedule, settings)
-        (racer.history,) = train(racer.model, shop.problem(racer.model), own, validation, **watched)
+        own = _plan(builder, plan.training, steps, allowed, schedule, settings)
+        (racer.history,) = train(racer.model, builder.problem(racer.model), own, validation, **watched)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)  # the history of the winner speaks of it
         start = None
         if is_gaussian(settings) and settings.num_latents is None:
-            start = _closed_form_start(shop, START_SHARE * seconds)
+            start = _closed_form_start(builder, START_SHARE * seconds)
         field = [
-            Racer(method, _at_start(shop, method, settings, start), History())
-            for method in candidates(given, settings)
+            Racer(method, _at_start(builder, method, settings, start), History())
+            for method in raced_plan.candidates
         ]
         for racer in field:
             run(racer, RACE_STEPS, RACE_SHARE * seconds / len(field), "constant")
@@ -173,7 +199,9 @@ def race(case: Case, given: Mapping[str, Any], callbacks: Sequence[Callback] = (
                 winner.history.validation_nll = raced
         if start is not None and start.nll <= winner.nll:
             winner = start
-            settle(winner.model, shop.closed_form(winner.model, with_validation=case.validation_rows is None))
+            settle(
+                winner.model, builder.closed_form(winner.model, with_validation=data.validation_rows is None)
+            )
 
     name = winner.method.name
     reasons.insert(0, f"{name} ({WORDS[name]}): the best on the validation rows, NLL {winner.nll:.3f}")
@@ -184,18 +212,16 @@ def race(case: Case, given: Mapping[str, Any], callbacks: Sequence[Callback] = (
         beta2=float(winner.model.beta2[0]),
         time_budget=seconds,
     )
-    return case.fitted(winner.model, winner.history, method=winner.method, settings=final, data=data)
+    return builder.fitted(winner.model, winner.history, method=winner.method, settings=final)
 
 
-def _settings(given: Mapping[str, Any], n: int) -> Settings:
-    settings = Settings.of(with_seed(dict(given)))
+def _settings(given: Mapping[str, Any], settings: Settings, n: int) -> Settings:
+    """The settings of a race: what is not given is chosen for speed."""
     for name in ("beta1", "beta2"):
         if len(as_list(getattr(settings, name))) > 1:
             raise ValueError(f"method='auto' takes one {name}; lists are for methods by name")
     own: dict[str, Any] = {"extra_init": settings.extra_init or "random"}
-    if (
-        "dtype" not in given
-    ):  # minibatches forgive rounding; factorisations are checked, and undone if they fail
+    if "dtype" not in given:  # minibatches forgive rounding; failed factorisations are undone
         own["dtype"] = "float32"
     if settings.num_inducing is None:
         own["num_inducing"] = min(POINTS[settings.torch_device.type], n)
@@ -204,36 +230,36 @@ def _settings(given: Mapping[str, Any], n: int) -> Settings:
     return settings.but(**own)
 
 
-def _closed_form_start(shop: Workshop, seconds: float) -> Racer:
+def _closed_form_start(builder: Builder, seconds: float) -> Racer:
     """A coupled GP whose kernel a sample has chosen, and whose q(u) knows all training rows."""
     method = METHODS["svgp"]
-    shop.betas = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    model = shop.model(method)
+    builder.betas = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    model = builder.model(method)
     cosine = make_schedule("cosine")
-    plan = Plan(START_STEPS, START_RATE, schedule=cosine, check_every=10, seconds=seconds)
-    (history,) = train(model, shop.closed_form(model, sample=START_ROWS), plan)
-    settle(model, shop.closed_form(model))
-    validation = shop.validation()
+    plan = TrainingPlan(START_STEPS, START_RATE, schedule=cosine, check_every=10, seconds=seconds)
+    (history,) = train(model, builder.closed_form(model, sample=START_ROWS), plan)
+    settle(model, builder.closed_form(model))
+    validation = builder.validation()
     assert validation is not None
     history.validation_nll = float(mean_nll(model, validation)[0])
     return Racer(method, model, history)
 
 
-def _at_start(shop: Workshop, method: Method, settings: Settings, start: Racer | None) -> Model:
+def _at_start(builder: Builder, method: Method, settings: Settings, start: Racer | None) -> Model:
     beta2: Any = 0.0  # validation rows do Ω's work, at a quarter of the cost of a step
-    if method.basis == "conditional" and settings.beta2 is not None:
+    if method.recipe.has_omega and settings.beta2 is not None:
         beta2 = settings.beta2
-    shop.betas = torch.tensor([[float(as_list(settings.beta1)[0]), float(as_list(beta2)[0])]]).double()
-    model = shop.model(method)
+    builder.betas = torch.tensor([[float(as_list(settings.beta1)[0]), float(as_list(beta2)[0])]]).double()
+    model = builder.model(method)
     if start is not None:
-        transplant(start.model, model)
+        start_from(start.model, model)
     return model
 
 
 def _plan(
-    shop: Workshop, base: Plan, steps: int | None, seconds: float, schedule: Any, settings: Settings
-) -> Plan:
-    per_epoch = max(1, -(-shop.n // settings.batch_size))
+    builder: Builder, base: TrainingPlan, steps: int | None, seconds: float, schedule: Any, settings: Settings
+) -> TrainingPlan:
+    per_epoch = max(1, -(-builder.n // settings.batch_size))
     return replace(
         base,
         epochs=settings.epochs or 1,

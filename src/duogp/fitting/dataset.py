@@ -1,9 +1,8 @@
-"""A table that is to be fitted, checked once: what every method that tries itself on it shares."""
+"""The training data of one fit, checked once and shared by all candidates of a race."""
 
 from __future__ import annotations
 
 import secrets
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,20 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duogp.data.columns import informative_columns
-from duogp.data.targets import Target, read_target
+from duogp.data.targets import Target, raw_target, read_target, with_validation
 from duogp.data.validation import as_matrix, as_row_vector, column_names
-from duogp.errors import DataWarning
-from duogp.fitting.assembly import Prepared, Workshop, prepare
-from duogp.fitting.build import make_likelihood, target_kind
-from duogp.fitting.planning import Decisions, Splits, is_gaussian, make_decisions, make_splits
-from duogp.methods import Method
+from duogp.fitting.factories import is_gaussian, target_kind
 from duogp.methods.settings import Settings
-from duogp.models.deep import DeepModel
-from duogp.models.model import Model, take_replicate
-from duogp.posterior.deep import DeepGP
-from duogp.posterior.gp import GP
-from duogp.training import History
+
+Rows = NDArray[np.intp]
 
 
 def with_seed(settings: dict[str, Any]) -> dict[str, Any]:
@@ -35,20 +26,53 @@ def with_seed(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
-    """Arrays of numbers, and which rows are for what. ``settings`` are those that no method changes."""
+class Dataset:
+    """X [N, d], targets, noise and weights of all rows, and which rows are for what."""
 
     X: NDArray
     target: Target
-    noise: NDArray[np.float64] | None
+    noise: NDArray[np.float64] | None  # known variance of every row
     weights: NDArray[np.float64] | None
-    rows: Sequence[Any]  # of every replicate
-    validation_rows: Sequence[Any] | None
+    rows: list[Rows]  # of every replicate, all of one size
+    validation_rows: list[Rows] | None  # as given; None: a plan may split some off
     seeds: list[int]
-    names: list[str] | None
+    names: list[str] | None  # of the columns
 
     @classmethod
-    def of(
+    def of_table(
+        cls,
+        X: Any,
+        y: Any,
+        settings: Settings,
+        *,
+        validation: tuple[Any, Any] | None = None,
+        noise: Any = None,
+        sample_weight: Any = None,
+    ) -> Dataset:
+        """One table; the rows of a pair ``validation`` = (X, y) are appended to it."""
+        kind = target_kind(settings)
+        matrix = as_matrix(X, "X")
+        n = len(matrix)
+        target = raw_target(y, n, kind)
+        if validation is not None:
+            matrix, target = with_validation(matrix, target, validation, kind)
+        held_out = None if validation is None else [np.arange(n, len(matrix))]
+        pad, rows = len(matrix) - n, np.arange(n)
+        if noise is not None:  # the noise of validation rows is not known apart: the median stands in
+            noise = as_row_vector(noise, n, "noise")
+            noise = np.concatenate([noise, np.full(pad, np.median(noise))])
+        if sample_weight is not None:
+            weights = as_row_vector(sample_weight, n, "sample_weight", allow_zero=True)
+            if not weights.any():
+                raise ValueError("sample_weight must not be zero for every row")
+            sample_weight = np.concatenate([weights, np.ones(pad)])
+            rows = np.flatnonzero(weights)  # rows of no weight count nowhere: not for scales, not for points
+        return cls._checked(
+            matrix, target, [rows], settings, held_out, noise, sample_weight, None, column_names(X)
+        )
+
+    @classmethod
+    def of_rows(
         cls,
         X: Any,
         y: Any,
@@ -59,86 +83,75 @@ class Case:
         noise: Any = None,
         sample_weight: Any = None,
         random_states: Sequence[int] | None = None,
-    ) -> Case:
+    ) -> Dataset:
+        """Several sets of rows of one table, one for each replicate."""
         matrix = as_matrix(X, "X")
         n = len(matrix)
+        noise = None if noise is None else as_row_vector(noise, n, "noise")
+        if sample_weight is not None:
+            sample_weight = as_row_vector(sample_weight, n, "sample_weight", allow_zero=True)
+        return cls._checked(
+            matrix, y, rows, settings, validation_rows, noise, sample_weight, random_states, column_names(X)
+        )
+
+    @classmethod
+    def _checked(
+        cls,
+        X: NDArray,
+        y: Any,
+        rows: Sequence[Any],
+        settings: Settings,
+        validation_rows: Sequence[Any] | None,
+        noise: NDArray | None,
+        weights: NDArray | None,
+        random_states: Sequence[int] | None,
+        names: list[str] | None,
+    ) -> Dataset:
+        n = len(X)
         target = read_target(y, n, target_kind(settings))
         if noise is not None and not is_gaussian(settings):
             raise ValueError(f"noise= is for Gaussian likelihoods, got likelihood={settings.likelihood!r}")
-        weights = None
-        if sample_weight is not None:
-            weights = as_row_vector(sample_weight, n, "sample_weight", allow_zero=True)
         seeds = [settings.random_state + r for r in range(len(rows))]
         if random_states is not None:
             seeds = list(random_states)
-        for seed in seeds:
-            settings.but(random_state=seed)  # checks it
+            for seed in seeds:
+                settings.but(random_state=seed)  # checks it
         if len(seeds) != len(rows):
             raise ValueError(
                 f"random_states must hold one seed for each of {len(rows)} sets of rows, got {len(seeds)}"
             )
-        row_noise = None if noise is None else as_row_vector(noise, n, "noise")
-        return cls(matrix, target, row_noise, weights, rows, validation_rows, seeds, column_names(X))
-
-    def splits(self, method: Method, settings: Settings) -> Splits:
-        return make_splits(method, settings, self.rows, self.validation_rows, len(self.X), self.seeds)
-
-    def decide(self, method: Method, settings: Settings, splits: Splits) -> Decisions:
-        likelihood = make_likelihood(settings, self.target.outputs, self.noise is not None, self.num_classes)
-        return make_decisions(
-            method,
-            settings,
-            splits,
-            own_validation=self.validation_rows is None,
-            log_concave=likelihood.is_log_concave,
-        )
-
-    def prepare(self, splits: Splits, settings: Settings) -> Prepared:
-        """On the device, scaled, without the columns that say nothing."""
-        columns = np.ones(self.X.shape[1], dtype=bool)
-        if isinstance(settings.kernel, str):  # a kernel object counts on the columns it was made for
-            columns = informative_columns(self.X[splits.train.reshape(-1)])
-        if not columns.all():
-            idle = int((~columns).sum())
-            warnings.warn(f"{idle} constant columns of X are ignored", DataWarning, stacklevel=4)
-            columns[0] |= not columns.any()  # nothing varies: the prior mean can still be learned
-        return prepare(self.X, columns, self.target, self.noise, self.weights, splits, settings)
-
-    def workshop(
-        self, method: Method, settings: Settings, plan: Decisions, splits: Splits, data: Prepared
-    ) -> Workshop:
-        weights = self.weights
-        if method.basis == "exact" and weights is not None and not weights[splits.train].all():
-            raise ValueError(f"{method.name!r} needs weights above 0: leave rows without weight out of rows")
-        return Workshop(method, settings, plan, splits, data, self.seeds)
-
-    def fitted(
-        self,
-        model: Model,
-        history: History,
-        *,
-        method: Method,
-        settings: Settings,
-        data: Prepared,
-        replicate: int = 0,
-        candidate: int = 0,
-    ) -> GP:
-        """A trained replicate in the user's units; ``candidate`` is its place in the model."""
-        kind = DeepGP if isinstance(model, DeepModel) else GP
-        return kind(
-            take_replicate(model, candidate),
-            method=method,
-            settings=settings,
-            columns=data.columns,
-            x_scaler=data.x_scalers[replicate],
-            y_scaler=data.y_scalers[replicate],
-            single_output=self.target.single_output,
-            history=history,
-            known_noise=self.noise is not None and not getattr(model.likelihood, "learns_noise", True),
-            column_names=self.names,
-            classes=self.target.classes,
-        )
+        sets = [row_indices(part, n, "rows") for part in rows]
+        if not sets:
+            raise ValueError("rows must hold at least one set of row indices")
+        if len({len(part) for part in sets}) > 1:
+            raise ValueError(
+                f"rows must be sets of one size, got sizes {sorted({len(part) for part in sets})}"
+            )
+        if len(sets[0]) < 2:
+            raise ValueError(f"rows must be sets of at least 2 rows, got {len(sets[0])}")
+        held_out = None
+        if validation_rows is not None:
+            held_out = [row_indices(part, n, "validation_rows") for part in validation_rows]
+            if len(held_out) != len(sets) or len({len(part) for part in held_out}) > 1:
+                raise ValueError(f"validation_rows must be {len(sets)} sets of one size")
+        return cls(X, target, noise, weights, sets, held_out, seeds, names)
 
     @property
     def num_classes(self) -> int | None:
         return None if self.target.classes is None else len(self.target.classes)
+
+
+def row_indices(part: Any, n: int, name: str) -> Rows:
+    """A set of rows, given as a mask or as numbers from 0 to n − 1."""
+    indices = np.asarray(part)
+    if indices.dtype == bool and indices.shape == (n,):
+        indices = np.flatnonzero(indices)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu" or len(indices) < 1:
+        raise ValueError(
+            f"{name} must hold vectors of row numbers, got shape {indices.shape} of {indices.dtype}"
+        )
+    if indices.min() < 0 or indices.max() >= n:
+        raise ValueError(
+            f"{name} must hold row numbers from 0 to {n - 1}, got {indices.min()} to {indices.max()}"
+        )
+    return indices.astype(np.intp)

@@ -1,8 +1,9 @@
 """Saved models: a folder with a readable manifest and safetensors; no pickle, no code."""
 
-from duogp.io.errors import SavedModelError
+from duogp.errors import SavedModelError
 from duogp.io.folder import is_saved_model, read_folder, write_folder
-from duogp.io.kinds import Loader, gp_from_state, gp_state, load, register_kind, save
+from duogp.io.kinds import Loader, load, register_kind, save
+from duogp.io.models import gp_from_state, gp_state
 
 __all__ = [
     "Loader",

@@ -1,56 +1,34 @@
-"""What every fitted model has, whatever stands inside: settings, scales, columns, labels, a history."""
+"""The part of a manifest that all fitted models share: method, settings, scales, columns, labels, history."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from duogp.baselines.options import NeuralSettings
-from duogp.data.scaling import Scaler
-from duogp.io.errors import SavedModelError
-from duogp.io.plain import (
-    entries,
-    entry,
-    history_from_plain,
-    history_to_plain,
-    labels_from_plain,
-    labels_to_plain,
-    scaler_of,
-)
+from duogp.baselines import NeuralPredictor, NeuralSettings
+from duogp.errors import SavedModelError
+from duogp.io import plain
+from duogp.io.plain import entries, entry
 from duogp.io.specs import Reader, Writer
 from duogp.methods import METHODS, Method
 from duogp.methods.settings import Settings
-from duogp.training.history import History
+from duogp.posterior.gp import GP
 
 SettingsT = TypeVar("SettingsT", Settings, NeuralSettings)
 
 
-class Fitted(Protocol):
-    """A `GP` or a `NeuralPredictor`."""
-
-    method: Any
-    settings: Any
-    columns: NDArray[np.bool_]
-    x_scaler: Scaler
-    y_scaler: Scaler
-    single_output: bool
-    history: History
-    column_names: list[str] | None
-    classes: NDArray | None
-
-
-def common_state(model: Fitted) -> dict[str, Any]:
-    """The readable part of a manifest."""
+def common_state(model: GP | NeuralPredictor) -> dict[str, Any]:
+    """The shared part of a manifest."""
     writer = Writer()
-    chosen = {f.name: writer.write(getattr(model.settings, f.name), f.name) for f in fields(model.settings)}
     return {
-        "method": None if model.method is None else _registered(model.method).name,
-        "settings": chosen,
+        "method": _method_state(model.method, writer),
+        "settings": {
+            f.name: writer.write(getattr(model.settings, f.name), f.name) for f in fields(model.settings)
+        },
         "objects": writer.objects,
         "inputs": {
             "names": model.column_names,
@@ -60,25 +38,23 @@ def common_state(model: Fitted) -> dict[str, Any]:
         "outputs": {
             "single": bool(model.single_output),
             "scaler": model.y_scaler.to_dict(),
-            "classes": labels_to_plain(model.classes),
+            "classes": plain.labels_to_plain(model.classes),
         },
-        "history": history_to_plain(model.history),
+        "history": plain.history_to_plain(model.history),
     }
 
 
 def common_from_state(part: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords that every fitted model is made with, but for its settings and its method."""
+    """Keywords of the constructor of every fitted model, all but its method and settings."""
     inputs, outputs = entry(part, "inputs", dict), entry(part, "outputs", dict)
     used = np.array(entries(inputs, "used", bool), dtype=bool)
     names = entry(inputs, "names", list, type(None))
     if names is not None and (len(names) != len(used) or not all(isinstance(n, str) for n in names)):
-        raise SavedModelError(
-            f"its manifest must have a name for each of {len(used)} columns, or none at all"
-        )
-    x_scaler, y_scaler = scaler_of(inputs, "scaler"), scaler_of(outputs, "scaler")
+        raise SavedModelError(f"its manifest must have a name for each of {len(used)} columns, or none")
+    x_scaler, y_scaler = plain.scaler_of(inputs, "scaler"), plain.scaler_of(outputs, "scaler")
     if len(x_scaler.scale) != used.sum() or not used.any():
         raise SavedModelError(f"its manifest scales {len(x_scaler.scale)} columns and uses {used.sum()}")
-    classes = labels_from_plain(entry(outputs, "classes", dict, type(None)))
+    classes = plain.labels_from_plain(entry(outputs, "classes", dict, type(None)))
     single = entry(outputs, "single", bool)
     count = len(y_scaler.scale)
     if count < 1 or (count > 1 and (single or classes is not None)):
@@ -88,27 +64,17 @@ def common_from_state(part: Mapping[str, Any]) -> dict[str, Any]:
         "x_scaler": x_scaler,
         "y_scaler": y_scaler,
         "single_output": single,
-        "history": history_from_plain(entry(part, "history", dict)),
+        "history": plain.history_from_plain(entry(part, "history", dict)),
         "column_names": names,
         "classes": classes,
     }
 
 
-def settings_from_state(
-    kind: type[SettingsT],
-    part: Mapping[str, Any],
-    given: Mapping[str, Any] | None,
-    numbers: int,
-    functions: int = 1,
-) -> SettingsT:
-    """The settings of a fit; names that this version does not know are left out.
-
-    ``numbers`` in the tensors and latent ``functions``: how large objects among the settings may be.
-    """
-    reader = Reader(entry(part, "objects", dict), given or {}, numbers, functions)
+def settings_from_state(kind: type[SettingsT], part: Mapping[str, Any], reader: Reader) -> SettingsT:
+    """The settings of a fit; names that this version does not know are left out."""
     saved = entry(part, "settings", dict)
     known = {f.name: reader.read(saved[f.name], f.name) for f in fields(kind) if f.name in saved}
-    for name, value in saved.items():  # a function that nobody handed over: the default will do
+    for name, value in saved.items():  # a function that was not given again: the default
         if isinstance(value, Mapping) and "object" in value and known.get(name) is None:
             known.pop(name, None)
     try:
@@ -118,28 +84,37 @@ def settings_from_state(
 
 
 def on_device(settings: SettingsT, device: str | torch.device | None) -> SettingsT:
-    """The settings on the device asked for; otherwise on theirs, or where that is not there, as in a fit."""
-    if device is not None:
-        settings = replace(settings, device=str(device))
-        _ = settings.torch_device  # an impossible one speaks up here
-        return settings
+    """The settings with the device asked for; None: their own, or the default where that is not available."""
+    asked = settings if device is None else replace(settings, device=str(device))
     try:
-        _ = settings.torch_device
+        _ = asked.torch_device
     except ValueError:
+        if device is not None:
+            raise
         return replace(settings, device=None)
-    return settings
+    return asked
 
 
-def method_from_state(part: Mapping[str, Any]) -> Method | None:
-    name = entry(part, "method", str, type(None))
-    if name is None:
-        return None
-    if name not in METHODS:
-        raise SavedModelError(f"its method {name!r} is unknown to this version of duogp")
-    return METHODS[name]
+def _method_state(method: Method | None, writer: Writer) -> Any:
+    """A method of the registry by its name, any other by its fields, classes and functions by theirs."""
+    if method is None or (method.name in METHODS and METHODS[method.name] == method):
+        return None if method is None else method.name
+    values = {f.name: getattr(method, f.name) for f in fields(method)}
+    return {n: writer.named(v) if callable(v) else writer.write(v, f"method.{n}") for n, v in values.items()}
 
 
-def _registered(method: Method) -> Method:
-    if method.name not in METHODS or METHODS[method.name] != method:
-        raise SavedModelError(f"the method {method.name!r} is not in the registry: its model cannot be saved")
-    return method
+def method_from_state(part: Mapping[str, Any], reader: Reader) -> Method | None:
+    stored = entry(part, "method", str, dict, type(None))
+    if isinstance(stored, dict):
+        known = {f.name: stored[f.name] for f in fields(Method) if f.name in stored}
+        try:
+            return Method(**{n: _tuples(reader.read(v, f"method.{n}")) for n, v in known.items()})
+        except (TypeError, ValueError) as error:
+            raise SavedModelError(f"its manifest has an impossible method: {error}") from error
+    if stored is not None and stored not in METHODS:
+        raise SavedModelError(f"its method {stored!r} is unknown to this version of duogp")
+    return None if stored is None else METHODS[stored]
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,8 +1,8 @@
-"""One folder: ``manifest.json`` for people and programs, ``tensors.safetensors`` for the numbers.
+"""The folder of a saved model: ``manifest.json``, readable, and ``tensors.safetensors``, its numbers.
 
-Nothing in either is ever executed, imported or unpickled. The manifest names every tensor with its type and
-shape and carries the checksum of their file, and its own: a folder is read whole and unchanged, or not at
-all. Writing happens in a new folder beside the target, which then takes its place.
+Nothing in either is executed, imported or unpickled. The manifest lists every tensor with its type and shape
+and has the checksum of their file and its own: a folder is read whole and unchanged, or not at all. It is
+written beside the target, and then takes its place.
 
 Versions are "major.minor". A newer minor version only adds entries, which an older reader ignores; a newer
 major version is refused; older ones are brought up to date by `UPGRADES`.
@@ -28,25 +28,23 @@ import torch
 from torch import Tensor
 
 from duogp._version import __version__
-from duogp.io.errors import SavedModelError
+from duogp.errors import SavedModelError
 from duogp.io.plain import entries, entry
 
 FORMAT = "duogp-model"
 VERSION = (1, 0)
 MANIFEST, TENSORS = "manifest.json", "tensors.safetensors"
-#: Entries that `write_folder` adds to what it is given.
+#: Entries that `write_folder` adds.
 HEADER = ("format", "format_version", "written_by", "tensors", "checksum")
-#: A manifest lists columns and epochs; beyond this it is something else.
+#: Bytes; a manifest lists columns and epochs, not data.
 LARGEST_MANIFEST = 2**28
 #: Letters of an entry that may stand on one line.
 SHORT = 80
 
 Contents = tuple[dict[str, Any], dict[str, Tensor]]
-#: From a version, to the next one: (manifest, tensors) → (manifest, tensors). None has been needed so far.
-UPGRADES: dict[
-    tuple[int, int], tuple[tuple[int, int], Callable[[dict[str, Any], dict[str, Tensor]], Contents]]
-]
-UPGRADES = {}
+Upgrade = Callable[[dict[str, Any], dict[str, Tensor]], Contents]
+#: Version → the next one, and the function from contents to contents. None has been needed so far.
+UPGRADES: dict[tuple[int, int], tuple[tuple[int, int], Upgrade]] = {}
 
 
 # -- writing -------------------------------------------------------------------------------------------------
@@ -60,7 +58,7 @@ def write_folder(
     A folder that is there already is replaced if it is a saved model (files beside the model stay) or empty.
     """
     if not isinstance(manifest.get("kind"), str):
-        raise ValueError("a manifest must say what it is of: kind")
+        raise ValueError("a manifest needs a kind")
     if taken := [name for name in HEADER if name in manifest]:
         raise ValueError(f"entries of the manifest that are written for every folder: {', '.join(taken)}")
     target = Path(path).expanduser().resolve()
@@ -97,14 +95,14 @@ def write_folder(
 
 
 def checksum(manifest: Mapping[str, Any]) -> str:
-    """Of a manifest's content, however it is laid out."""
+    """The checksum of a manifest's content, independent of its layout."""
     content = {name: value for name, value in manifest.items() if name != "checksum"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def readable(value: Any, indent: str = "") -> str:
-    """JSON with a line for each entry; lists of plain values, and what is short, on one line."""
+    """JSON with a line for each entry; lists of plain values and short entries on one line."""
     deeper = indent + "  "
     if isinstance(value, Mapping) and (not indent or len(json.dumps(value, allow_nan=False)) > SHORT):
         lines = [f"{deeper}{json.dumps(str(k))}: {readable(v, deeper)}" for k, v in value.items()]
@@ -116,7 +114,7 @@ def readable(value: Any, indent: str = "") -> str:
 
 
 def is_saved_model(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder has a manifest of ours; what it says is `read_folder`'s business."""
+    """Whether a folder has a manifest of this format, valid or not."""
     try:
         return _manifest_of(Path(path)).get("format") == FORMAT
     except SavedModelError:
@@ -133,7 +131,7 @@ def _require_free(target: Path) -> None:
 
 
 def _put(fresh: Path, target: Path) -> None:
-    """Move a complete folder to its place; what stood there is gone only afterwards."""
+    """Move a complete folder to its place; the former one is removed afterwards, without its other files."""
     if not target.exists():
         os.rename(fresh, target)
         return
@@ -145,7 +143,7 @@ def _put(fresh: Path, target: Path) -> None:
         os.rename(former, target)
         raise
     for other in former.iterdir():
-        if other.name not in (MANIFEST, TENSORS):  # somebody's picture, somebody's notes
+        if other.name not in (MANIFEST, TENSORS):  # figures, notes
             os.rename(other, target / other.name)
     shutil.rmtree(former, ignore_errors=True)
 
@@ -162,13 +160,10 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _serialise(tensors: Mapping[str, Tensor]) -> bytes:
-    safetensors = _safetensors()
     # One copy each: safetensors wants contiguous tensors that do not share memory.
-    own = {
-        name: value.detach().clone(memory_format=torch.contiguous_format).cpu()
-        for name, value in tensors.items()
-    }
-    return safetensors.save(own, metadata={"format": "pt"})
+    layout = torch.contiguous_format
+    own = {name: value.detach().clone(memory_format=layout).cpu() for name, value in tensors.items()}
+    return _safetensors().save(own, metadata={"format": "pt"})
 
 
 def _entry_of(value: Tensor) -> dict[str, Any]:
@@ -179,9 +174,8 @@ def _safetensors() -> Any:
     try:
         import safetensors.torch
     except ImportError as error:
-        raise ImportError(
-            "saved models need the package safetensors: pip install 'safetensors>=0.4.3'"
-        ) from error
+        message = "saved models need the package safetensors: pip install 'safetensors>=0.4.3'"
+        raise ImportError(message) from error
     return safetensors.torch
 
 
@@ -191,7 +185,7 @@ def _safetensors() -> Any:
 def read_folder(path: str | os.PathLike[str]) -> Contents:
     """The manifest and the tensors (on the CPU) of a folder, checked against each other and up to date."""
     folder = Path(path).expanduser()
-    with _speaking_of(folder):
+    with _named_errors(folder):
         manifest = _manifest_of(folder)
         if manifest.get("format") != FORMAT:
             raise SavedModelError(f"not a saved duogp model: its {MANIFEST} was written by something else")
@@ -254,9 +248,8 @@ def _version_of(manifest: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _tensors_of(folder: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors, exactly as the manifest has them; their file is measured before it is read."""
-    safetensors = _safetensors()
-    path = folder / TENSORS
+    """The tensors, checked against the manifest; the size of their file is compared before it is read."""
+    safetensors, path = _safetensors(), folder / TENSORS
     if not path.is_file():
         raise SavedModelError(f"its file {TENSORS} is missing")
     size, expected = path.stat().st_size, entry(described, "bytes", int)
@@ -267,27 +260,24 @@ def _tensors_of(folder: Path, described: Mapping[str, Any]) -> dict[str, Tensor]
         raise SavedModelError(f"its file {TENSORS} is damaged (wrong checksum)")
     try:
         found: dict[str, Tensor] = safetensors.load(data)
-    except Exception as error:  # the parser's own kinds of error are no part of its interface
+    except Exception as error:  # safetensors documents no class of error
         raise SavedModelError(f"its file {TENSORS} is damaged: {error}") from error
     listed = entry(described, "entries", dict)
     if listed.keys() != found.keys():
-        names = sorted(listed.keys() ^ found.keys())
-        raise SavedModelError(
-            f"its manifest and its file {TENSORS} list different tensors: {', '.join(names[:5])}"
-        )
+        names = ", ".join(sorted(listed.keys() ^ found.keys())[:5])
+        raise SavedModelError(f"its manifest and its file {TENSORS} list different tensors: {names}")
     for name, value in found.items():
         kind, shape = entry(listed[name], "dtype", str), entries(listed[name], "shape", int)
-        if {"dtype": kind, "shape": shape} != _entry_of(value):
-            raise SavedModelError(
-                f"its tensor {name!r} is {_entry_of(value)['dtype']} {list(value.shape)}, but its manifest "
-                f"says {kind} {shape}"
-            )
+        own = _entry_of(value)
+        if {"dtype": kind, "shape": shape} != own:
+            found_as = f"{own['dtype']} {own['shape']}"
+            raise SavedModelError(f"its tensor {name!r} is {found_as}, but its manifest says {kind} {shape}")
     return found
 
 
 @contextlib.contextmanager
-def _speaking_of(folder: Path) -> Iterator[None]:
-    """Every error with the folder's name in front, and of one kind."""
+def _named_errors(folder: Path) -> Iterator[None]:
+    """Errors as `SavedModelError`, with the folder's name in front."""
     try:
         yield
     except SavedModelError as error:

@@ -1,34 +1,28 @@
 """A fitted GP of any method, deep ones included, as a part of a manifest and tensors, and back.
 
-The model is rebuilt by the door through which fitting builds it, `build_model`, at the sizes of the saved
-tensors, and then takes their values. What sizes a model (points, widths, layers, latent functions) is read
-from the tensors and not from the manifest, so that nothing is allocated which the file does not hold.
+The model is rebuilt by `build_model`, as in fitting, and then takes the saved values. Its sizes (points,
+widths, layers, latent functions) are read from the tensors and not from the manifest, so that nothing is
+allocated which the file does not hold.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from duogp.bases import Conditional, Subspace
+from duogp.bases import Subspace
 from duogp.bases.subspace_prior import SubspaceState
+from duogp.errors import SavedModelError
 from duogp.fitting.build import build_model
 from duogp.fitting.deep import Architecture
-from duogp.io.common import (
-    common_from_state,
-    common_state,
-    method_from_state,
-    on_device,
-    settings_from_state,
-)
-from duogp.io.errors import SavedModelError
+from duogp.io.common import common_from_state, common_state, method_from_state, on_device, settings_from_state
 from duogp.io.modules import count_numbers, module_state, restore_module
 from duogp.io.plain import entry
-from duogp.io.specs import FREE_NUMBERS, NUMBERS_EACH
+from duogp.io.specs import FREE_NUMBERS, NUMBERS_EACH, Reader
 from duogp.methods import Method
 from duogp.methods.settings import Settings
 from duogp.models.deep import DeepModel
@@ -43,7 +37,7 @@ SECOND_POINTS = ("orthogonal_inducing", "mean_inducing")
 def gaussian_state(gp: GP) -> tuple[dict[str, Any], dict[str, Tensor]]:
     model = gp.model
     described, tensors = module_state(model)
-    omegas = [part.omega for part in model.modules() if isinstance(part, Conditional)]
+    omegas = [part.omega for part in model.modules() if isinstance(getattr(part, "omega", None), str)]
     return {
         "kind": "gp",
         **common_state(gp),
@@ -55,7 +49,7 @@ def gaussian_state(gp: GP) -> tuple[dict[str, Any], dict[str, Tensor]]:
             "omega": omegas[0] if omegas else None,
             "jitter": model.numerics.initial_jitter,
             # While the bases of Cheng and Boots grow tied, the mean has the points of the covariance.
-            "shared_points": isinstance(model.basis, Subspace) and model.basis.shared,
+            "shared_points": bool(getattr(model.basis, "shared", False)),
             **described,
         },
     }, tensors
@@ -67,22 +61,23 @@ def gaussian_from_state(
     *,
     device: str | torch.device | None = None,
     objects: Mapping[str, Any] | None = None,
+    classes: Iterable[Any] | None = None,
 ) -> GP:
-    method = method_from_state(part)
+    reader = Reader(part, count_numbers(tensors), objects=objects, classes=classes)
+    method = method_from_state(part, reader)
     if method is None or method.is_baseline:
         raise SavedModelError(f"its method is {part['method']!r}, which is no GP")
     sizes = Sizes(tensors)
-    settings = settings_from_state(Settings, part, objects, sizes.numbers, sizes.latents)
-    settings = on_device(settings, device)
+    reader.functions = sizes.latents
+    settings = on_device(settings_from_state(Settings, part, reader), device)
     common = common_from_state(part)
     described = entry(part, "model", dict)
     known_noise = entry(described, "known_noise", bool)
-    classes, outputs = common["classes"], len(common["y_scaler"].scale)
-    sizes.check(
-        method, settings, int(common["columns"].sum()), outputs, outputs if classes is None else len(classes)
-    )
+    labels, outputs = common["classes"], len(common["y_scaler"].scale)
+    functions = outputs if labels is None else len(labels)  # about as many as the likelihood sees
+    sizes.check(method, settings, int(common["columns"].sum()), outputs, functions)
     model = _build(method, settings, common, described, sizes, known_noise)
-    if (model.likelihood.target == "classes") != (classes is not None):
+    if (model.likelihood.target == "classes") != (labels is not None):
         raise SavedModelError("its manifest has class labels without a likelihood of classes, or the reverse")
     restore_module(model, described, tensors)
     fitted = DeepGP if isinstance(model, DeepModel) else GP
@@ -90,7 +85,7 @@ def gaussian_from_state(
 
 
 class Sizes:
-    """What the tensors say about the size of the model that they are of."""
+    """Sizes of a model, read from its tensors."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.tensors, self.numbers = tensors, count_numbers(tensors)
@@ -127,10 +122,7 @@ class Sizes:
         return [shape[-1] for shape in shapes] or None
 
     def check(self, method: Method, settings: Settings, dims: int, outputs: int, functions: int) -> None:
-        """An error where the manifest speaks of another model than the tensors.
-
-        ``functions``: the likelihood sees about as many.
-        """
+        """An error where the manifest describes another model than the tensors."""
         mixed = self.tensors.get("mixing.weight")
         if settings.num_latents is None:
             fits = mixed is None and functions <= 2 * self.latents
@@ -149,10 +141,8 @@ class Sizes:
         columns = self.inducing.shape[-1]
         if settings.inducing_space != "feature" and columns not in (dims, 2 * dims):
             raise SavedModelError(f"its manifest uses {dims} columns, and its inducing points have {columns}")
-        squares = self.inducing.shape[-2] ** 2
-        if method.basis == "solve" and self.extra is not None:
-            squares += self.extra.shape[-2] ** 2
-        if method.q in ("full", "square") and self.latents * squares > self.numbers:
+        points = (self.inducing.shape[-2], 0 if self.extra is None else self.extra.shape[-2])
+        if self.latents * method.num_variational_parameters(*points) > self.numbers:
             raise SavedModelError("its tensors hold no covariance of as many inducing points as there are")
         draws = (settings.num_samples or 1) * (width or 0) * self.layers * Architecture.columns
         if draws + self.latents * dims > FREE_NUMBERS + NUMBERS_EACH * self.numbers:
@@ -170,16 +160,12 @@ def _build(
     tensors, dims = sizes.tensors, int(common["columns"].sum())
     inducing, extra = sizes.inducing.clone(), None if sizes.extra is None else sizes.extra.clone()
     if settings.inducing_space == "feature" and "extractor" in method.defaults:
-        # The points themselves are features; what build_model takes are inputs, which it maps there.
+        # The saved points are features; `build_model` takes inputs and maps them there.
         inducing = _placeholder(inducing, dims)
         extra = None if extra is None else _placeholder(extra, dims)
-    rows = None
-    if method.basis == "exact":
-        noise, weight = (tensors.get(f"basis.{name}") for name in ("row_noise", "weight"))
-        rows = Batch(inducing[:, 0], torch.empty(0), noise, weight)
-    omega = entry(described, "omega", str, type(None))
+    noise, weight = (tensors.get(f"basis.{name}") for name in ("row_noise", "weight"))
     num_data, sized = entry(described, "num_data", int), _build_settings(settings, described, sizes)
-    classes = common["classes"]
+    labels = common["classes"]
     try:
         model = build_model(
             method,
@@ -190,16 +176,17 @@ def _build(
             num_data=num_data,
             beta1=tensors["beta1"],
             beta2=tensors["beta2"],
-            omega=omega or "batch",
+            omega=entry(described, "omega", str, type(None)) or "batch",
             fixed_noise=known_noise,
             spread=torch.ones(1, 1, dims, dtype=torch.float64),
             generators=[torch.Generator().manual_seed(0)],
-            classes=None if classes is None else len(classes),
-            rows=rows,
+            classes=None if labels is None else len(labels),
+            rows=Batch(inducing[:, 0], torch.empty(0), noise, weight),  # the exact basis has all of them
         )
-        if isinstance(model.basis, Subspace):
-            model.basis = _subspace(model.basis, described, tensors)
-    except Exception as error:  # of somebody's module, or of settings and tensors that are not of one model
+        state = {name: tensors.get(f"basis.prior_{name}") for name in SubspaceState._fields}
+        if (shared := entry(described, "shared_points", bool)) or state["alpha"] is not None:
+            model.basis = _subspace(model.basis, shared, state)
+    except Exception as error:  # from a user's module, or settings and tensors of different models
         raise SavedModelError(f"the model cannot be built as it was: {error}") from error
     return model.eval()
 
@@ -210,7 +197,7 @@ def _placeholder(points: Tensor, dims: int) -> Tensor:
 
 
 def _build_settings(settings: Settings, described: Mapping[str, Any], sizes: Sizes) -> Settings:
-    """Settings that leave no default open: widths and jitter as they were then."""
+    """Settings with the widths and the jitter of the saved model instead of today's defaults."""
     known: dict[str, Any] = {"jitter": float(entry(described, "jitter", int, float))}
     if (widths := sizes.network("basis.kernel.extractor")) is not None:
         known["widths"] = widths
@@ -221,12 +208,8 @@ def _build_settings(settings: Settings, described: Mapping[str, Any], sizes: Siz
     return settings.but(**known)
 
 
-def _subspace(basis: Subspace, described: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Subspace:
-    """With points that are shared, and a prior that is an earlier posterior, where the saved one had them."""
-    shared = entry(described, "shared_points", bool)
-    state = {name: tensors.get(f"basis.prior_{name}") for name in SubspaceState._fields}
-    if not shared and state["alpha"] is None:
-        return basis
+def _subspace(basis: Any, shared: bool, state: Mapping[str, Tensor | None]) -> Subspace:
+    """A `Subspace` whose mean shares the points of the covariance, or whose prior is an earlier posterior."""
     index = basis.columns_index
     out = Subspace(
         basis.kernel,

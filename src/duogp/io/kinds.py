@@ -1,11 +1,10 @@
-"""Saving and loading by kind: which function reads which folder."""
+"""`save` and `load`: fitted models and estimators as folders, by kind."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,20 +12,19 @@ import torch
 from torch import Tensor
 
 from duogp.baselines import NeuralPredictor
-from duogp.io.errors import SavedModelError
+from duogp.errors import SavedModelError
 from duogp.io.folder import read_folder, write_folder
-from duogp.io.gaussian import gaussian_from_state, gaussian_state
-from duogp.io.neural import neural_from_state, neural_state
-from duogp.io.plain import entry
+from duogp.io.models import gp_from_state, gp_state
+from duogp.io.specs import by_name
 from duogp.methods.settings import Settings
 from duogp.posterior.gp import GP
 
-#: What `duogp fit` writes beside a model: the columns of its table.
+#: The file that `duogp fit` writes beside a model: the columns of its table.
 TABLE = "table.json"
 
 
 class Loader(Protocol):
-    """From a manifest and tensors to what was saved."""
+    """From a manifest and tensors to the saved object; the keyword ``classes`` comes where `load` has it."""
 
     def __call__(
         self,
@@ -39,54 +37,34 @@ class Loader(Protocol):
     ) -> Any: ...
 
 
-_LOADERS: dict[str, Loader] = {"gp": gaussian_from_state, "neural": neural_from_state}
-#: Modules of this library that register a kind when they are imported.
-HOMES = {"estimator": "duogp.sklearn"}
+def _estimator_from_state(manifest: Mapping[str, Any], tensors: Mapping[str, Tensor], /, **given: Any) -> Any:
+    from duogp.io.estimators import estimator_from_state  # scikit-learn, for its estimators alone
+
+    return estimator_from_state(manifest, tensors, **given)
+
+
+KINDS: dict[str, Loader] = {"gp": gp_from_state, "neural": gp_from_state, "estimator": _estimator_from_state}
+OURS = tuple(KINDS)
 
 
 def register_kind(name: str, loader: Loader) -> None:
-    """Have `load` read folders of that kind with a function of yours."""
-    if name in ("gp", "neural") and _LOADERS[name] is not loader:
+    """Have `load` read folders of another kind with a function of yours."""
+    if name in OURS:
         raise ValueError(f"the kind {name!r} is taken")
-    _LOADERS[name] = loader
-
-
-def gp_state(gp: GP | NeuralPredictor) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A fitted model as a part of a manifest (JSON values) and tensors."""
-    if isinstance(gp, NeuralPredictor):
-        return neural_state(gp)
-    if not isinstance(gp, GP):
-        hint = "; save its .gp" if isinstance(getattr(gp, "gp", None), GP) else ""
-        raise TypeError(f"a fitted model is needed, got {type(gp).__name__}{hint}")
-    return gaussian_state(gp)
-
-
-def gp_from_state(
-    part: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    *,
-    device: str | torch.device | None = None,
-    objects: Mapping[str, Any] | None = None,
-) -> GP | NeuralPredictor:
-    """The inverse of `gp_state`; a `SavedModelError` where the two do not describe a model."""
-    kind = entry(part, "kind", str)
-    if kind not in ("gp", "neural"):
-        raise SavedModelError(f"its model is of the kind {kind!r}, expected 'gp' or 'neural'")
-    return _LOADERS[kind](part, tensors, device=device, objects=objects)
-
-
-def _is_estimator(model: Any) -> bool:
-    from duogp.sklearn.base import BaseGP
-
-    return isinstance(model, BaseGP)
+    KINDS[name] = loader
 
 
 def save(model: Any, folder: str | os.PathLike[str]) -> Path:
-    """Save a fitted model or estimator as a folder; `duogp.load` brings it back."""
-    if _is_estimator(model):
-        return Path(model.save(folder))
-    part, tensors = gp_state(model)
-    return write_folder(folder, part, tensors)
+    """Save a fitted model or estimator as a folder; `duogp.load` brings it back.
+
+    Kernels, likelihoods and prior means of your own are written by the name of the class and the arguments of
+    its constructor: attributes of the same names, or what a method ``config()`` returns.
+    """
+    if isinstance(model, GP | NeuralPredictor):
+        return write_folder(folder, *gp_state(model))
+    from duogp.io.estimators import estimator_state
+
+    return write_folder(folder, *estimator_state(model))
 
 
 def load(
@@ -94,22 +72,31 @@ def load(
     *,
     device: str | torch.device | None = None,
     objects: Mapping[str, Any] | None = None,
+    classes: Iterable[Any] | None = None,
 ) -> Any:
-    """Load a saved model; its predictions are those of the one that was saved.
+    """A saved model, which predicts as the one that was saved.
 
-    ``device``: where it shall live; None: where it lived, if that is here. ``objects``: modules of yours that
-    were part of the fit, by the names in the manifest, e.g. ``{"extractor": MyNet()}``; their weights come
-    from the folder. A model of the command line takes tables as the one it was fitted on (``schema_``). A
-    folder that is damaged, changed or not one of ours raises `SavedModelError`.
+    ``device``: where it shall be; None: where it was, if available. ``classes``: your own classes that were
+    part of the fit (kernels, likelihoods, prior means, bases) and functions (objectives), e.g.
+    ``[MyKernel]``: only their names are in the folder. ``objects``: instead of a class, an object by its
+    place in the manifest, e.g. ``{"extractor": MyNet()}``. Learned numbers come from the folder. A model of
+    the command line takes tables like that of its fit (``schema_``). A folder that is damaged, was changed or
+    is no saved model raises `SavedModelError`.
     """
     if device is not None:
-        _ = Settings(device=str(device)).torch_device  # the user's mistake, not the folder's
+        _ = Settings(device=str(device)).torch_device  # the caller's mistake, not the folder's
     if objects is not None and not isinstance(objects, Mapping):
         raise TypeError(f"objects must be a mapping from names to objects, got {type(objects).__name__}")
+    given: dict[str, Any] = {"device": device, "objects": objects}
+    if classes is not None:
+        given["classes"] = list(by_name(classes).values())
     manifest, tensors = read_folder(folder)
     try:
-        model = _loader_of(manifest["kind"])(manifest, tensors, device=device, objects=objects)
-        if _is_estimator(model):
+        kind = manifest["kind"]
+        if kind not in KINDS:
+            raise SavedModelError(f"it is of the unknown kind {kind!r}")
+        model = KINDS[kind](manifest, tensors, **given)
+        if kind == "estimator":
             model.schema_ = _schema_beside(Path(folder))
         return model
     except SavedModelError as error:
@@ -120,18 +107,10 @@ def load(
 
 
 def _schema_beside(folder: Path) -> Any:
-    """Of the table that `duogp fit` learned from; None where there is none that can be read."""
+    """The schema of the table that `duogp fit` learned from; None where there is none that can be read."""
     from duogp.tables import Schema
 
     try:
         return Schema.from_dict(json.loads((folder / TABLE).read_text(encoding="utf-8"))["schema"])
     except (OSError, ValueError, KeyError, TypeError):  # the model is whole without it
         return None
-
-
-def _loader_of(kind: str) -> Loader:
-    if kind not in _LOADERS and kind in HOMES:
-        importlib.import_module(HOMES[kind])  # a name of our table, never of the file
-    if kind not in _LOADERS:
-        raise SavedModelError(f"it is of the unknown kind {kind!r}")
-    return _LOADERS[kind]

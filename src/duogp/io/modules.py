@@ -1,8 +1,8 @@
-"""The tensors of a module, and the little about its parameters that is no tensor.
+"""The tensors of a module, and the properties of its parameters that are no tensors.
 
-A module that two parents share (the noise of a ridge q(u) is the likelihood's) is stored once, under its
-first name. Buffers of a state dict are stored, and fixed draws too, which are not part of it: they come from
-a generator that another version of torch may not have, and predictions depend on them.
+A module with two parents (the noise of a ridge q(u) is the likelihood's) is stored once, under its first
+name. Stored are the tensors of a state dict and fixed draws, which are not part of it: predictions depend on
+them, and another version of torch may draw others.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from duogp.io.errors import SavedModelError
+from duogp.errors import SavedModelError
 from duogp.io.plain import entries, entry
 from duogp.numerics.parameters import Positive
 
-#: Buffers that are stored although a state dict has them not.
+#: Buffers that are stored although they are no part of a state dict.
 FIXED = ("fixed_draws",)
 
 
@@ -26,19 +26,15 @@ def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters and buffers, every one once."""
     seen: set[int] = set()
     for prefix, part in module.named_modules():
-        kept = {
-            name: b
-            for name, b in part._buffers.items()
-            if name not in part._non_persistent_buffers_set or name in FIXED
-        }
-        for name, value in (*part._parameters.items(), *kept.items()):
-            if value is not None and id(value) not in seen:
+        left_out = part._non_persistent_buffers_set - set(FIXED)
+        for name, value in (*part._parameters.items(), *part._buffers.items()):
+            if value is not None and name not in left_out and id(value) not in seen:
                 seen.add(id(value))
                 yield f"{prefix}.{name}" if prefix else name, value
 
 
 def module_state(module: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What is no tensor, for the manifest, and the tensors."""
+    """Entries of a manifest, and the tensors."""
     tensors = dict(named_tensors(module))
     parameters = {name for name, value in tensors.items() if isinstance(value, nn.Parameter)}
     infinite = [name for name, value in tensors.items() if not _is_finite(value)]
@@ -51,14 +47,14 @@ def module_state(module: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
             if isinstance(part, Positive)
         },
         "frozen": [name for name in tensors if name in parameters and not tensors[name].requires_grad],
-        "infinite": infinite,  # bounds of somebody's constraints
+        "infinite": infinite,  # bounds of constraints in a user's module
     }
     return described, {name: value.detach() for name, value in tensors.items()}
 
 
 @torch.no_grad()
 def restore_module(module: nn.Module, described: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write a saved state into a module of the same build; an error where anything does not fit."""
+    """Write saved tensors into a module of the same structure; an error where anything does not fit."""
     own = dict(named_tensors(module))
     if missing := sorted(own.keys() - tensors.keys()):
         raise SavedModelError(f"the model has parts that were not saved: {', '.join(missing[:5])}")
@@ -84,13 +80,11 @@ def restore_module(module: nn.Module, described: Mapping[str, Any], tensors: Map
 
 
 def _restore_positive(module: nn.Module, described: Mapping[str, Any]) -> None:
-    """Floors and transforms as they were: defaults may have moved since."""
+    """Floors and transforms as they were saved, whatever today's defaults are."""
     for name, part in module.named_modules():
         if isinstance(part, Positive) and name in described:
-            transform, floor = (
-                entry(described[name], "transform", str),
-                entry(described[name], "floor", int, float),
-            )
+            transform = entry(described[name], "transform", str)
+            floor = entry(described[name], "floor", int, float)
             if transform not in ("softplus", "exp") or not 0 <= floor < math.inf:
                 raise SavedModelError(f"its manifest has an impossible transform or floor of {name!r}")
             part.transform, part.floor = transform, float(floor)

@@ -1,6 +1,6 @@
-"""Values of a manifest: JSON and nothing else, checked entry by entry when they come back.
+"""Entries of a manifest, checked one by one; scalers, labels and histories as JSON, and back.
 
-JSON has no NaN and no infinity; where they may occur (the course of a training) they are written as text.
+JSON has no NaN and no infinity: in histories they are written as text.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from duogp.data.labels import MAX_CLASSES
 from duogp.data.scaling import Scaler
-from duogp.io.errors import SavedModelError
+from duogp.errors import SavedModelError
 from duogp.training.history import History, Record
 
 SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-#: Labels by the kind of their numpy type: how they are written down. Text needs nothing.
-LABEL_KINDS = "Ubiuf"
-LABEL_TIMES = "mM"
+#: Kinds of numpy types of labels: written as they are, and (times) as integers.
+LABEL_KINDS, LABEL_TIMES = "Ubiuf", "mM"
+NUMBER = (int, float, str, type(None))
 
 
 def entry(part: Any, name: str, *kinds: type) -> Any:
@@ -62,13 +62,11 @@ def labels_to_plain(classes: NDArray | None) -> dict[str, Any] | None:
     kind = classes.dtype.kind
     if kind in "UT":  # as wide as its longest label, and no wider
         classes, kind = np.array(classes.tolist(), dtype=str), "U"
-    if kind in LABEL_KINDS:
-        return {"dtype": classes.dtype.str, "values": classes.tolist()}
-    if kind in LABEL_TIMES:
-        return {"dtype": classes.dtype.str, "values": classes.astype(np.int64).tolist()}
-    raise SavedModelError(
-        f"class labels of type {classes.dtype} cannot be saved: use text, numbers, booleans or numpy times"
-    )
+    if kind not in LABEL_KINDS + LABEL_TIMES:
+        kinds = "text, numbers, booleans or numpy times"
+        raise SavedModelError(f"class labels of type {classes.dtype} cannot be saved: use {kinds}")
+    values = classes.astype(np.int64) if kind in LABEL_TIMES else classes
+    return {"dtype": classes.dtype.str, "values": values.tolist()}
 
 
 def labels_from_plain(state: Any) -> NDArray | None:
@@ -93,15 +91,15 @@ def labels_from_plain(state: Any) -> NDArray | None:
 
 
 def _length(label: Any) -> int:
-    """Letters of a label; a number has room enough in eight bytes, a type of text in any case."""
+    """Letters of a label, at least four: the bound on the size of its type."""
     return max(len(label), 4) if isinstance(label, str) else 4
 
 
-# -- the course of a training --------------------------------------------------------------------------------
+# -- histories -----------------------------------------------------------------------------------------------
 
 
 def history_to_plain(history: History) -> dict[str, Any]:
-    """All of it, so that it can be plotted again."""
+    """A history as JSON, its records by column."""
     out = {f.name: number_to_plain(getattr(history, f.name)) for f in fields(History) if f.name != "records"}
     out["notes"] = [str(note) for note in history.notes]
     out["records"] = {
@@ -112,7 +110,7 @@ def history_to_plain(history: History) -> dict[str, Any]:
 
 
 def history_from_plain(state: Any) -> History:
-    """What is unknown (a newer version's) is left out."""
+    """The inverse of `history_to_plain`; entries of a newer version are left out."""
     columns = entry(state, "records", dict)
     known = {f.name: entries(columns, f.name, *NUMBER) for f in fields(Record) if f.name in columns}
     lengths = {len(column) for column in known.values()}
@@ -120,17 +118,10 @@ def history_from_plain(state: Any) -> History:
         raise SavedModelError("its manifest has a history whose columns do not fit together")
     rows = zip(*([number_from_plain(v) for v in column] for column in known.values()), strict=True)
     records = [Record(**dict(zip(known, row, strict=True))) for row in rows]
-    rest: dict[str, Any] = {
-        f.name: number_from_plain(entry(state, f.name, *NUMBER, bool))
-        for f in fields(History)
-        if f.name not in ("records", "notes", "solver") and f.name in state
-    }
-    return History(
-        records=records, notes=entries(state, "notes", str), solver=entry(state, "solver", str), **rest
-    )
-
-
-NUMBER = (int, float, str, type(None))
+    notes, solver = entries(state, "notes", str), entry(state, "solver", str)
+    names = {f.name for f in fields(History) if f.name in state} - {"records", "notes", "solver"}
+    rest = {name: number_from_plain(entry(state, name, *NUMBER, bool)) for name in names}
+    return History(records=records, notes=notes, solver=solver, **rest)
 
 
 def number_to_plain(value: Any) -> Any:
@@ -141,8 +132,6 @@ def number_to_plain(value: Any) -> Any:
 
 
 def number_from_plain(value: Any) -> Any:
-    if isinstance(value, str):
-        if value not in SPECIAL:
-            raise SavedModelError(f"its manifest has the text {value!r} where a number must be")
-        return SPECIAL[value]
-    return value
+    if isinstance(value, str) and value not in SPECIAL:
+        raise SavedModelError(f"its manifest has the text {value!r} where a number must be")
+    return SPECIAL[value] if isinstance(value, str) else value

@@ -1,20 +1,4 @@
-"""`Kernel`: a covariance function k(x, x′), its diagonal, and random features of its prior.
-
-A kernel of one's own is its formula and its diagonal:
-
-    class Cosine(Kernel):
-        # cos(2π ‖x − x′‖ / p)
-
-        def __init__(self):
-            super().__init__()
-            self.period = Positive(1.0)  # learned
-
-        def forward(self, x1, x2):
-            return torch.cos(2 * math.pi * distance(x1, x2) / self.period().to(x1.dtype)[..., None, None])
-
-        def diag(self, x):
-            return torch.ones_like(x[..., 0])
-"""
+"""`Kernel`: a covariance function k(x, x′), its diagonal, and random features of its prior."""
 
 from __future__ import annotations
 
@@ -108,7 +92,7 @@ class Kernel(nn.Module, ABC):
 
     def describe(self) -> dict[str, Any]:
         """The kernel and its present hyperparameters as nested dictionaries and lists."""
-        out: dict[str, Any] = {"class": type(self).__name__, **self.settings()}
+        out: dict[str, Any] = {"class": getattr(self, "saved_name", type(self).__name__), **self.settings()}
         for name, part in self._modules.items():
             if isinstance(part, Positive):
                 out[name] = part().detach().tolist()

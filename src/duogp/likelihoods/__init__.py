@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import inspect
+import math
 import re
+from typing import Any
 
-from duogp.likelihoods.base import Likelihood, Options, QuadratureLikelihood, Target
+from duogp.likelihoods.base import Likelihood, QuadratureLikelihood, Target
 from duogp.likelihoods.bernoulli import BernoulliLikelihood
 from duogp.likelihoods.beta import BetaLikelihood
-from duogp.likelihoods.density import Density, Moments, PlainDensity
+from duogp.likelihoods.density import Density, Moments
 from duogp.likelihoods.gamma import GammaLikelihood
 from duogp.likelihoods.gaussian import GaussianDensity, GaussianLikelihood
 from duogp.likelihoods.heteroscedastic import HeteroscedasticGaussianLikelihood
@@ -32,6 +35,9 @@ LIKELIHOODS: dict[str, type[Likelihood]] = {
     "beta": BetaLikelihood,
 }
 
+#: the former name
+PlainDensity = Density
+
 __all__ = [
     "LIKELIHOODS",
     "BernoulliLikelihood",
@@ -43,7 +49,6 @@ __all__ = [
     "HeteroscedasticGaussianLikelihood",
     "Likelihood",
     "Moments",
-    "Options",
     "PlainDensity",
     "PoissonLikelihood",
     "QuadratureDensity",
@@ -65,11 +70,22 @@ def make_named(
     noise_floor: float,
     learn_noise: bool,
 ) -> Likelihood:
-    """A likelihood from its name ("student-t", "Student T"); the noise starts well above its floor."""
+    """A likelihood from its name ("student-t", "Student T"), made with the options that its class takes.
+
+    ``noise``: the variance of the observation noise at the start, raised to twice its floor.
+    """
     key = re.sub(r"[^a-z]+", "-", str(name).lower().strip())
     if key not in LIKELIHOODS:
         near = difflib.get_close_matches(key, LIKELIHOODS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ";"
         raise ValueError(f"unknown likelihood {name!r}{hint} The names are {', '.join(LIKELIHOODS)}")
-    options = Options(key, outputs, classes, max(noise, 2 * noise_floor), noise_floor, learn_noise)
-    return LIKELIHOODS[key].named(options)
+    kind, noise = LIKELIHOODS[key], max(noise, 2 * noise_floor)
+    if classes is not None and (known := getattr(kind, "classes", classes)) != classes:
+        raise ValueError(f"{key} is for {known} classes, got {classes}: use 'robust-max' or 'softmax'")
+    options: dict[str, Any] = {"outputs": outputs, "classes": classes}
+    options |= {"noise": noise, "floor": noise_floor, "learn": learn_noise}
+    options |= {"scale": math.sqrt(noise), "scale_floor": math.sqrt(noise_floor), "learn_scale": learn_noise}
+    if key in ("probit", "logit"):
+        options["link"] = key
+    taken = inspect.signature(kind).parameters
+    return kind(**{option: value for option, value in options.items() if option in taken})

@@ -25,28 +25,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from duogp.likelihoods.classes import normalised, sample_class
-from duogp.likelihoods.density import Density, Moments, PlainDensity, standard_deviation
+from duogp.likelihoods.density import Density
+from duogp.likelihoods.density import Moments as Moments
+from duogp.likelihoods.density import standard_deviation as standard_deviation
 from duogp.likelihoods.quadrature import NODES, GaussHermite, QuadratureDensity
-
-__all__ = [
-    "Density",
-    "Likelihood",
-    "LogProbDensity",
-    "Moments",
-    "Options",
-    "PlainDensity",
-    "QuadratureLikelihood",
-    "Target",
-    "numpy_generator",
-    "standard_deviation",
-]
 
 #: What y may be: any number (it may be shifted and scaled), 0, 1, 2, ..., above 0, in (0, 1), a class number.
 Target = Literal["real", "count", "positive", "unit", "classes"]
@@ -54,17 +43,6 @@ Target = Literal["real", "count", "positive", "unit", "classes"]
 #: Methods that decide what p(y | f) is, and the traits that depend on them.
 DENSITY_METHODS = ("bind", "density", "log_prob", "variance")
 DENSITY_TRAITS = ("is_gaussian", "linear_in_variance", "is_log_concave", "has_powers")
-
-
-class Options(NamedTuple):
-    """The settings of a fit that a likelihood known by name may be made from (`Likelihood.named`)."""
-
-    name: str
-    outputs: int
-    classes: int | None
-    noise: float  # variance of the observation noise at the start
-    noise_floor: float
-    learn_noise: bool
 
 
 class Likelihood(nn.Module):
@@ -139,11 +117,6 @@ class Likelihood(nn.Module):
                 f"known noise variances are for the Gaussian likelihood, not for {type(self).__name__}"
             )
         return self.density()
-
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        """The likelihood behind a name of `LIKELIHOODS`."""
-        return cls()
 
     def num_latents(self, outputs: int) -> int:
         """The number of latent functions for so many outputs."""

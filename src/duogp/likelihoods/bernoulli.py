@@ -8,13 +8,13 @@ The probit link needs no nesting (MATH §11 B9), s = 2y − 1:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from duogp.likelihoods.base import Density, Options, QuadratureLikelihood
+from duogp.likelihoods.base import QuadratureLikelihood
+from duogp.likelihoods.density import Density
 from duogp.likelihoods.links import Link, check_link
 from duogp.likelihoods.quadrature import NODES, QuadratureDensity
 
@@ -57,14 +57,6 @@ class BernoulliLikelihood(QuadratureLikelihood):
         super().__init__(nodes)
         check_link(link)
         self.link = link
-
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        if options.classes not in (None, 2):
-            raise ValueError(
-                f"{options.name} is for 2 classes, got {options.classes}: use 'robust-max' or 'softmax'"
-            )
-        return cls("logit" if options.name == "logit" else "probit")
 
     def density(self) -> Density:
         return (ProbitDensity if self.link == "probit" else LogitDensity)(self.rule())

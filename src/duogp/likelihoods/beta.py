@@ -6,12 +6,12 @@ Var[y|f] = m(1−m)/(1+s). All expectations by quadrature.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import Density, Options, QuadratureLikelihood, numpy_generator
+from duogp.likelihoods.base import QuadratureLikelihood, numpy_generator
+from duogp.likelihoods.density import Density
 from duogp.likelihoods.links import Link, check_link, unit_interval
 from duogp.likelihoods.quadrature import NODES, QuadratureDensity
 from duogp.numerics.parameters import Positive
@@ -49,10 +49,6 @@ class BetaLikelihood(QuadratureLikelihood):
         self.outputs = outputs
         self.link: Link = link
         self.precision = Positive(precision, (outputs,), floor=1e-3)
-
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        return cls(options.outputs)
 
     def initial_latent(self, y: Tensor) -> Tensor:
         share = y.mean(-1).clamp(1e-6, 1 - 1e-6)

@@ -9,7 +9,8 @@ A variance may be slightly negative from rounding. It is clamped only where a ro
 
 from __future__ import annotations
 
-from typing import NamedTuple, NoReturn, Protocol
+from abc import ABC, abstractmethod
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -24,60 +25,50 @@ class Moments(NamedTuple):
     noise: Tensor  # E Var[y|f]
 
 
-class Density(Protocol):
-    """p(y | f) at the rows of a batch."""
+class Density(ABC):
+    """p(y | f) at the rows of a batch: three expectations, one per place where the log can stand, and more.
 
+    A method that a density does not define raises an error that names it.
+    """
+
+    @abstractmethod
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """E log p(y|f) for f ~ N(mean, variance)."""
 
+    @abstractmethod
     def expected_log_smoothed(self, y: Tensor, mean: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
         """E_g log E_f p(y|f), f ~ N(g, inside), g ~ N(mean, outside)."""
 
+    @abstractmethod
     def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """log E p(y|f) for f ~ N(mean, variance)."""
 
     def expected_power(self, y: Tensor, mean: Tensor, variance: Tensor, power: float) -> Tensor:
         """log E p(y|f)^power."""
-
-    def log_power_mass(self, y: Tensor, power: float) -> Tensor:
-        """log ∫ p(y|f)^power dy, where it does not depend on f."""
-
-    def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of y given f [..., latents, n]: each [..., outputs, n]."""
-
-    def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
-        """Mean and variances of y, f ~ N(g, residual), g ~ N(mean, explained)."""
-
-    def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """P(y = c) [R, C, n] for f ~ N(mean, variance); they sum to one."""
-
-    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """One y for every f [..., R, latents, n]: [..., R, outputs, n]; not inside a training step."""
-
-
-class PlainDensity:
-    """A base for densities: an error that names the missing method where a subclass does not define it."""
-
-    def expected_power(self, y: Tensor, mean: Tensor, variance: Tensor, power: float) -> Tensor:
         return self.log_power_mass(y, power)
 
     def log_power_mass(self, y: Tensor, power: float) -> Tensor:
+        """log ∫ p(y|f)^power dy, where it does not depend on f."""
         self._refuse("powers whose mass ∫ p(y|f)^γ dy is free of f, so γ-robust cannot use it")
 
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of y given f [..., latents, n]: each [..., outputs, n]."""
         self._refuse(
             "conditional_moments(f): define it to return mean and variance of y given f; "
             "where targets are class numbers, class_probabilities takes its place"
         )
 
     def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
+        """Mean and variances of y, f ~ N(g, residual), g ~ N(mean, explained)."""
         self.conditional_moments(mean)
         self._refuse("predictive_moments(mean, residual, explained)")
 
     def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """P(y = c) [R, C, n] for f ~ N(mean, variance); they sum to one."""
         self._refuse("class_probabilities: its targets are numbers, which have predictive_moments")
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """One y for every f [..., R, latents, n]: [..., R, outputs, n]; not inside a training step."""
         self._refuse("sample(f, generator): define it to return one y for every f")
 
     def _refuse(self, what: str) -> NoReturn:

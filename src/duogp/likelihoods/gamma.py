@@ -7,12 +7,12 @@ ELBO  the same with E e^{−f} = e^{−μ+v/2};    predictive and VFITC by quadr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import Density, Moments, Options, QuadratureLikelihood, numpy_generator
+from duogp.likelihoods.base import QuadratureLikelihood, numpy_generator
+from duogp.likelihoods.density import Density, Moments
 from duogp.likelihoods.links import exponential
 from duogp.likelihoods.poisson import lognormal_moments
 from duogp.likelihoods.quadrature import NODES, QuadratureDensity
@@ -59,10 +59,6 @@ class GammaLikelihood(QuadratureLikelihood):
         super().__init__(nodes)
         self.outputs = outputs
         self.shape = Positive(shape, (outputs,), floor=1e-3)
-
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        return cls(options.outputs)
 
     def initial_latent(self, y: Tensor) -> Tensor:
         return y.mean(-1).clamp_min(1e-3).log()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import Likelihood, Options
-from duogp.likelihoods.density import Moments, sample_normal
+from duogp.likelihoods.base import Likelihood
+from duogp.likelihoods.density import Density, Moments, sample_normal
 from duogp.numerics.parameters import Positive, Prior
 
 LOG_2PI = math.log(2 * math.pi)
@@ -78,7 +79,8 @@ class _SumOfExpectedLogNormal(torch.autograd.Function):
         )
 
 
-class GaussianDensity(NamedTuple):
+@dataclass(frozen=True)
+class GaussianDensity(Density):
     """N(y | f, noise), noise [..., latent, n] or broadcastable to it."""
 
     noise: Tensor
@@ -134,9 +136,6 @@ class GaussianDensity(NamedTuple):
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         return sample_normal(f, self.noise, generator)
 
-    def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
-        raise ValueError("GaussianDensity has no classes; ask for predictive_moments")
-
 
 class GaussianLikelihood(Likelihood):
     """y = f + ε. ``noise`` is the learned variance, one per output (event shape [outputs])."""
@@ -159,10 +158,6 @@ class GaussianLikelihood(Likelihood):
         self.outputs = outputs
         self.learns_noise = learn
         self.noise = Positive(noise, (outputs,), floor=floor, prior=prior, trainable=learn)
-
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        return cls(options.outputs, options.noise, floor=options.noise_floor, learn=options.learn_noise)
 
     def variance(self, row_noise: Tensor | None = None) -> Tensor:
         """Noise variance [R, outputs, n or 1]."""

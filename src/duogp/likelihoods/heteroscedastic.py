@@ -11,13 +11,13 @@ With f ~ N(μ, v), g ~ N(γ, w) and λ = log s²:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import Likelihood, Options
-from duogp.likelihoods.density import Density, Moments, PlainDensity, floored, sample_normal
+from duogp.likelihoods.base import Likelihood
+from duogp.likelihoods.density import Density, Moments, floored, sample_normal
 from duogp.likelihoods.gaussian import LOG_2PI, log_normal
 from duogp.likelihoods.links import exponential
 from duogp.likelihoods.quadrature import GaussHermite, Rule
@@ -38,7 +38,7 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HeteroscedasticDensity(PlainDensity):
+class HeteroscedasticDensity(Density):
     """N(y | f, s² e^g)."""
 
     noise: Tensor  # s² [R, outputs, 1]
@@ -114,10 +114,6 @@ class HeteroscedasticGaussianLikelihood(Likelihood):
         self.outputs = outputs
         self.noise = Positive(noise, (outputs,), floor=floor, trainable=learn)
         self.outer = GaussHermite(outer_nodes)
-
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        return cls(options.outputs, options.noise, floor=options.noise_floor, learn=options.learn_noise)
 
     def density(self) -> Density:
         return HeteroscedasticDensity(self.noise().unsqueeze(-1), self.rule(), self.outer())

@@ -14,12 +14,11 @@ the number of replicates differs afterwards (one was removed), all use the first
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from duogp.likelihoods.base import Likelihood, Options
+from duogp.likelihoods.base import Likelihood
 from duogp.likelihoods.density import standard_deviation
 
 #: Columns of independent draws.
@@ -74,10 +73,6 @@ class MultiClassLikelihood(Likelihood):
             name = type(self).__name__
             raise ValueError(f"{name} needs classes, the number of them, at least 2; got {classes}")
         self.classes = classes
-
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        return cls(cast(int, options.classes))
 
     def num_latents(self, outputs: int) -> int:
         if outputs != 1:

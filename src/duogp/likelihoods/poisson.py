@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import Density, Moments, QuadratureLikelihood, numpy_generator
+from duogp.likelihoods.base import QuadratureLikelihood, numpy_generator
+from duogp.likelihoods.density import Density, Moments
 from duogp.likelihoods.links import exponential
 from duogp.likelihoods.quadrature import QuadratureDensity
 

@@ -14,7 +14,7 @@ Nodes run along a new leading axis, so parameters and targets [R, outputs, n] br
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.likelihoods.classes import normalised
-from duogp.likelihoods.density import Moments, PlainDensity, standard_deviation
+from duogp.likelihoods.density import Density, Moments, standard_deviation
 
 NODES = 32
 #: How often the nodes of a log-mean are moved, and how much narrower they may get each time.
@@ -89,7 +89,7 @@ class GaussHermite(nn.Module):
 
 
 @dataclass(frozen=True)
-class QuadratureDensity(PlainDensity, ABC):
+class QuadratureDensity(Density):
     """A density with independent outputs, one latent function each: `log_prob`, and closed forms if known."""
 
     rule: Rule

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.likelihoods.classes import normalised, of_class, sample_class
-from duogp.likelihoods.density import Density, PlainDensity, standard_deviation
+from duogp.likelihoods.density import Density, standard_deviation
 from duogp.likelihoods.monte_carlo import MultiClassLikelihood, NormalDraws, by_rows, samples
 
 #: Nodes of the integral over the largest function, and where it is cut off in standard deviations (W).
@@ -51,7 +51,7 @@ def log_argmax_probabilities(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class RobustMaxDensity(PlainDensity):
+class RobustMaxDensity(Density):
     """1 − ε for the class of the largest function, ε/(C−1) for every other."""
 
     classes: int
@@ -70,15 +70,11 @@ class RobustMaxDensity(PlainDensity):
         def rows(y: Tensor, mean: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
             return self.log_predictive(y, samples(self.outer, mean, outside), inside).mean(0)
 
-        per_row = self.outer.shape[1] * NODES * self.classes
-        return by_rows(rows, per_row, y, mean, inside, outside)
+        return by_rows(rows, self.outer.shape[1] * NODES * self.classes, y, mean, inside, outside)
 
     def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
-        def rows(mean: Tensor, variance: Tensor) -> Tensor:
-            pi = log_argmax_probabilities(mean, variance).exp()
-            return normalised(self._with_errors(pi, self.epsilon.unsqueeze(-1)))
-
-        return by_rows(rows, NODES * self.classes, mean, variance)
+        log_pi = by_rows(log_argmax_probabilities, NODES * self.classes, mean, variance)
+        return normalised(self._with_errors(log_pi.exp(), self.epsilon.unsqueeze(-1)))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         largest = torch.zeros_like(f).scatter(-2, f.argmax(-2, keepdim=True), 1.0)

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from duogp.likelihoods.classes import normalised, of_class, sample_class
-from duogp.likelihoods.density import Density, PlainDensity
+from duogp.likelihoods.density import Density
 from duogp.likelihoods.monte_carlo import MultiClassLikelihood, NormalDraws, by_rows, samples
 
 
 @dataclass(frozen=True)
-class SoftmaxDensity(PlainDensity):
+class SoftmaxDensity(Density):
     """Softmax probabilities, with independent sets of draws outside the log and inside it.
 
     Outside: the ELBO's f and VFITC's g; inside: the predictive's f and VFITC's f given g. So at residual 0
@@ -48,16 +48,15 @@ class SoftmaxDensity(PlainDensity):
         return by_rows(rows, per_row, y, mean, inside, outside)
 
     def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        def rows(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-            return self._log_mean(y, samples(self.inner, mean, variance))
-
-        return by_rows(rows, self.inner.shape[1] * self.classes, y, mean, variance)
+        per_row = self.inner.shape[1] * self.classes
+        return by_rows(
+            lambda y, m, v: self._log_mean(y, samples(self.inner, m, v)), per_row, y, mean, variance
+        )
 
     def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
-        def rows(mean: Tensor, variance: Tensor) -> Tensor:
-            return normalised(samples(self.inner, mean, variance).softmax(-2).mean(0))
-
-        return by_rows(rows, self.inner.shape[1] * self.classes, mean, variance)
+        per_row = self.inner.shape[1] * self.classes
+        shares = by_rows(lambda m, v: samples(self.inner, m, v).softmax(-2).mean(0), per_row, mean, variance)
+        return normalised(shares)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         return sample_class(f.softmax(-2), generator)

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import Density, Moments, Options, QuadratureLikelihood, numpy_generator
+from duogp.likelihoods.base import QuadratureLikelihood, numpy_generator
+from duogp.likelihoods.density import Density, Moments
 from duogp.likelihoods.gaussian import log_normal
 from duogp.likelihoods.quadrature import NODES, QuadratureDensity
 from duogp.numerics.parameters import Positive
@@ -111,11 +111,6 @@ class StudentTLikelihood(QuadratureLikelihood):
         self.outputs = outputs
         self.scale = Positive(scale, (outputs,), floor=scale_floor, trainable=learn_scale)
         self.dof = Positive(dof, (outputs,), floor=DOF_FLOOR)
-
-    @classmethod
-    def named(cls, options: Options) -> Self:
-        scale, floor = math.sqrt(options.noise), math.sqrt(options.noise_floor)
-        return cls(options.outputs, scale, scale_floor=floor, learn_scale=options.learn_noise)
 
     def density(self) -> Density:
         return StudentTDensity(self.rule(), self.scale().unsqueeze(-1), self.dof().unsqueeze(-1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from duogp.numerics.networks import MLP
 
 
 class Mean(nn.Module, ABC):
-    """A prior mean function."""
+    """A prior mean function; a subclass defines `forward` and reads its parameters from the right."""
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ class LinearMean(Mean):
 
 
 class ModuleMean(Mean):
-    """Any module from [..., n, d] to [..., n] or [..., n, 1]; batched parameters are looped over."""
+    """Any module from [..., n, d] to [..., n] or [..., n, 1], called once for each leading index."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -64,7 +65,7 @@ class ModuleMean(Mean):
 
 
 class _OneValue(nn.Module):
-    """A module's output as one value for each point."""
+    """A module with its output as one value for each point."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -100,11 +101,8 @@ def make_mean(spec: str | nn.Module, dims: int) -> Mean:
     if isinstance(spec, nn.Module):
         own = copy.deepcopy(spec)
         return own if isinstance(own, Mean) else ModuleMean(own)
-    match spec.lower():
-        case "zero":
-            return Zero()
-        case "constant":
-            return ConstantMean()
-        case "linear":
-            return LinearMean(dims)
-    raise ValueError(f"unknown mean {spec!r}; the names are zero, constant, linear")
+    makers: dict[str, Callable[[], Mean]] = {"zero": Zero, "constant": ConstantMean}
+    makers["linear"] = lambda: LinearMean(dims)
+    if spec.lower() not in makers:
+        raise ValueError(f"unknown mean {spec!r}; the names are {', '.join(makers)}")
+    return makers[spec.lower()]()

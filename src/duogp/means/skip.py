@@ -1,8 +1,8 @@
-"""The mean of a hidden layer: its inputs, handed on (Salimbeni and Deisenroth 2017).
+"""The prior mean of a hidden layer: a fixed linear map of its inputs (Salimbeni and Deisenroth 2017).
 
-Without it a composition of zero-mean layers forgets its inputs after a few of them. The map is linear, fixed
-and one of three: the identity where the layer is as wide as its inputs, their leading principal directions
-where it is narrower, and the inputs beside columns of zeros where it is wider.
+Without it a composition of a few zero-mean layers no longer depends on its inputs. The map is the identity
+where the layer is as wide as its inputs, their leading principal directions where it is narrower, and the
+inputs beside columns of zeros where it is wider.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class SkipMean(nn.Module):
         super().__init__()
         self.register_buffer("weight", weight)
         dims, width = weight.shape[-2:]
-        # Decided here and not by looking at the numbers again in each step.
+        # Decided once: reading the weight in a step would synchronise.
         self.is_identity = dims == width and bool((weight == torch.eye(dims).to(weight)).all())
 
     @classmethod
     def between(cls, inputs: Tensor, width: int) -> SkipMean:
-        """From inputs like these [R, n, d] to a layer of that width."""
+        """The map from inputs distributed like these [R, n, d] to a layer of that width."""
         replicates, _, dims = inputs.shape
         if width >= dims:
             weight = torch.eye(dims, width, dtype=torch.float64).expand(replicates, dims, width).clone()

@@ -7,9 +7,15 @@ lower bound on log p(y) at its default weights; `parameters` counts the variatio
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from duogp.bases.base import Basis
+from duogp.bases.recipes import Recipe, recipe_of
+from duogp.bases.subspace import SubspaceQ
+from duogp.objectives import OBJECTIVES, DataTerm, Objective, as_objective
+from duogp.variational import CentredQ, CholeskyQ, DiagonalQ, PointQ, Q, RidgeQ
 
 CITATIONS = {
     "titsias2009": "Titsias 2009, Variational Learning of Inducing Variables in Sparse Gaussian Processes",
@@ -34,15 +40,20 @@ CITATIONS = {
 
 @dataclass(frozen=True)
 class Method:
-    """One named method. ``defaults`` are settings that belong to it; the user's settings win."""
+    """One named method. ``own_settings`` belong to it; the user's settings win.
+
+    ``basis``: a name of `bases.RECIPES`, or a `Basis` class of one's own; None for baselines that are no GPs.
+    ``q``: a name of `Q_CLASSES`, or a `Q` class. ``objective``: a name of `objectives.OBJECTIVES`, an
+    `Objective`, or a function (density, marginals, y) → one value per datum.
+    """
 
     name: str
-    basis: str
-    q: str
-    objective: str
-    is_bound: bool
-    citation: str
-    summary: str
+    basis: str | type[Basis] | None
+    q: str | type[Q] = "full"
+    objective: str | Objective | DataTerm = "elbo"
+    is_bound: bool = False
+    citation: str = ""
+    summary: str = ""
     own_settings: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -51,7 +62,28 @@ class Method:
 
     @property
     def reference(self) -> str:
-        return CITATIONS[self.citation]
+        return CITATIONS.get(self.citation, self.citation)
+
+    @property
+    def recipe(self) -> Recipe:
+        """How its basis is built, and the traits of that basis."""
+        if self.basis is None:
+            raise ValueError(f"{self.name!r} is no GP: it has no basis")
+        recipe = recipe_of(self.basis)
+        if self.q_class.depends_on_points and not recipe.binds_q:
+            raise ValueError(f"the basis {recipe.name!r} cannot have a q(u) that depends on the points")
+        return recipe
+
+    @property
+    def q_class(self) -> type[Q]:
+        return _looked_up(self.q, Q_CLASSES, "q(u)") if isinstance(self.q, str) else self.q
+
+    @property
+    def data_term(self) -> Objective:
+        """The objective, at the default values of its options."""
+        if isinstance(self.objective, str):
+            return _looked_up(self.objective, OBJECTIVES, "objective")
+        return as_objective(self.objective)
 
     @property
     def is_deep(self) -> bool:
@@ -61,76 +93,78 @@ class Method:
     @property
     def is_baseline(self) -> bool:
         """Whether there is no GP at all, but networks."""
-        return self.basis == "networks"
+        return self.basis is None
 
     @property
-    def has_network(self) -> bool:
-        """Whether a network is trained: an extractor of features, a mean, or all of it."""
-        return "extractor" in self.defaults or self.basis in ("neural", "networks")
+    def learns_online(self) -> bool:
+        """Whether rows come as a stream."""
+        return bool(self.defaults.get("online"))
 
     @property
     def has_extra_points(self) -> bool:
         """Whether there is a second set of points at all."""
-        return self.has_second_block or self.basis in ("separate", "subspace")
+        return not self.is_baseline and self.recipe.has_extra_points
 
     @property
     def has_second_block(self) -> bool:
         """Whether a second set of points stands orthogonal to the first."""
-        return self.basis in TWO_BLOCKS
+        return not self.is_baseline and self.recipe.has_second_block
+
+    @property
+    def has_network_mean(self) -> bool:
+        return self.defaults.get("mean") == NETWORK_MEAN
+
+    @property
+    def has_network(self) -> bool:
+        """Whether a network is trained: an extractor of features, a mean, or all of it."""
+        return "extractor" in self.defaults or self.has_network_mean or self.is_baseline
+
+    @property
+    def options(self) -> frozenset[str]:
+        """Settings that its basis, q(u) and objective read."""
+        return frozenset({*self.recipe.options, *self.q_class.options, *self.data_term.options})
 
     def num_variational_parameters(self, num_inducing: int, num_extra: int | None = None) -> int:
         """Size of q for one output: its means and its covariances. Of a deep GP: for each of its units."""
-        if self.basis in ("exact", "networks"):
+        if self.is_baseline or self.recipe.points_are_rows:
             return 0
         m, e = num_inducing, num_inducing if num_extra is None else num_extra
         mean = {"0": 0, "M": m, "E": e, "M + E": m + e}[self._mean_size]
-        size = COVARIANCE_SIZE[self.q]
-        return mean + size(m) + (size(e) if self.basis == "solve" else 0)
+        size = self.q_class.covariance_size
+        return mean + size(m) + (size(e) if self.recipe.has_second_covariance else 0)
 
     @property
     def variational_parameters(self) -> str:
         """The count as a formula in M (inducing points) and E (extra points)."""
-        if self.basis in ("exact", "networks"):
+        if self.is_baseline or self.recipe.points_are_rows:
             return "0"
-        covariance = COVARIANCE_FORMULA[self.q]
-        if self._mean_size == "0":  # the network's weights are not variational
-            return covariance.removeprefix(" + ")
-        second = covariance.replace("M", "E") if self.basis == "solve" else ""
-        return self._mean_size + covariance + second + (" a unit" if self.is_deep else "")
+        of_u = self.q_class.covariance_formula
+        of_v = of_u.replace("M", "E") if self.recipe.has_second_covariance else ""
+        parts = [part for part in (self._mean_size, of_u, of_v) if part not in ("", "0")]
+        return " + ".join(parts) + (" a unit" if self.is_deep else "")
 
     @property
     def _mean_size(self) -> str:
-        return MEAN_SIZE.get(self.basis, "M")
+        return self.recipe.mean_size if self.q_class.learns_mean else "0"
 
 
-TWO_BLOCKS = (
-    "solve",
-    "orthogonal",
-    "orthogonal-a",
-    "hybrid",
-    "components",
-    "components-eps",
-    "layer-components",
-)
-MEAN_SIZE = {"separate": "E", "subspace": "E", "neural": "0"} | dict.fromkeys(
-    ("orthogonal", "orthogonal-a", "hybrid", "solve"), "M + E"
-)
-
-
-COVARIANCE_SIZE: dict[str, Callable[[int], int]] = {
-    "full": lambda m: m * (m + 1) // 2,
-    "diagonal": lambda m: m,
-    "point": lambda m: 0,
-    "ridge": lambda m: 0,
-    "square": lambda m: m * m,
+#: q(u) by name.
+Q_CLASSES: dict[str, type[Q]] = {
+    "full": CholeskyQ,
+    "diagonal": DiagonalQ,
+    "point": PointQ,
+    "ridge": RidgeQ,
+    "centred": CentredQ,
+    "square": SubspaceQ,
 }
-COVARIANCE_FORMULA = {
-    "full": " + M(M+1)/2",
-    "diagonal": " + M",
-    "point": "",
-    "ridge": "",
-    "square": " + M²",
-}
+#: The prior mean that is a network, see `means.NetworkMean`.
+NETWORK_MEAN = "network"
+
+
+def _looked_up(name: str, table: Mapping[str, Any], what: str) -> Any:
+    if name not in table:
+        raise ValueError(f"unknown {what} {name!r}; the names are {', '.join(table)}")
+    return table[name]
 
 
 def _with(**settings: Any) -> tuple[tuple[str, Any], ...]:
@@ -144,9 +178,12 @@ class Registry(Mapping[str, Method]):
         self._methods = {method.name: method for method in methods}
         self.aliases = dict(aliases)
 
-    def __getitem__(self, name: str) -> Method:
+    def __getitem__(self, name: str | Method) -> Method:
+        """The method of that name or alias; a `Method` is returned as it is."""
+        if isinstance(name, Method):
+            return name
         if not isinstance(name, str):
-            raise TypeError(f"method must be a name, got {type(name).__name__}")
+            raise TypeError(f"method must be a name or a Method, got {type(name).__name__}")
         key = self.aliases.get(name.lower(), name.lower())
         if key not in self._methods:
             near = difflib.get_close_matches(key, [*self._methods, *self.aliases], 1)
@@ -195,15 +232,15 @@ METHODS = Registry([
     Method("ppgpr-dcdkl",  "conditional", "full",     "predictive",   False, "zhu2023",       "dcppgpr, a network for each kernel", _with(extractor="decoupled", beta2=1e-3)),
     Method("ppgpr-meandkl", "conditional", "full",    "predictive",   False, "zhu2023",       "dcppgpr, a network for the mean kernel", _with(extractor="mean", beta2=1e-3)),
     Method("ppgpr-mfd-dkl", "separate",   "diagonal", "predictive",   False, "jankowiak2020", "ppgpr-mfd on a network's features", _with(extractor="shared")),
-    Method("nnsvgp",       "neural",      "full",     "elbo",         False, "zhu2023",       "a network's mean, a GP's variance: a surrogate"),
-    Method("nnppgpr",      "neural",      "full",     "predictive",   False, "zhu2023",       "a network's mean, a GP's variance, predictive"),
+    Method("nnsvgp",       "coupled",     "centred",  "elbo",         False, "zhu2023",       "a network's mean, a GP's variance: a surrogate", _with(mean=NETWORK_MEAN)),
+    Method("nnppgpr",      "coupled",     "centred",  "predictive",   False, "zhu2023",       "a network's mean, a GP's variance, predictive", _with(mean=NETWORK_MEAN)),
     Method("dgp",          "coupled",     "full",     "elbo",         True,  "salimbeni2017", "layers of GPs, doubly stochastic", _with(num_layers=2)),
     Method("dgp-solve",    "solve",       "full",     "elbo",         True,  "shi2020",       "dgp, every layer a solvegp", _with(num_layers=2)),
     Method("dgp-dc",       "conditional", "full",     "elbo",         False, "zhu2023",       "dgp with decoupled conditionals in every layer", _with(num_layers=2, beta2=1e-3)),
     Method("ddgpc",        "layer-components", "full", "elbo",        False, "popescu2020",   "dgp of decoupled components, free S: a surrogate", _with(num_layers=2)),
     Method("ddgpc-ridge",  "layer-components", "ridge", "elbo",       False, "popescu2020",   "ddgpc with a ridge S", _with(num_layers=2)),
-    Method("mc-dropout",   "networks",    "none",     "likelihood",   False, "gal2016",       "a baseline: one network, units left out at random"),
-    Method("deep-ensemble", "networks",   "none",     "likelihood",   False, "lakshminarayanan2017", "a baseline: the mixture of several networks"),
+    Method("mc-dropout",   None,          "none",     "likelihood",   False, "gal2016",       "a baseline: one network, units left out at random"),
+    Method("deep-ensemble", None,         "none",     "likelihood",   False, "lakshminarayanan2017", "a baseline: the mixture of several networks"),
     Method("coupled-nat",  "coupled",     "full",     "elbo",         True,  "hensman2013",   "natural gradients on q(u)", _with(solver="natural")),
     Method("orthnat",      "orthogonal",  "full",     "elbo",         True,  "salimbeni2018", "odsvgp with natural gradients", _with(solver="natural")),
     Method("solvegp-nat",  "solve",       "full",     "elbo",         True,  "shi2020",       "solvegp with natural gradients", _with(solver="natural")),

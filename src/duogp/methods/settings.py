@@ -12,7 +12,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from duogp.fitting.inducing import INITIALISERS
+from duogp.bases.inducing import INITIALISERS
 from duogp.inference.mean_rules import MEAN_RULES
 from duogp.numerics.networks import ACTIVATIONS, Normalisation
 from duogp.variational.ridge import RIDGES

@@ -1,1 +1,1 @@
-"""Storey 0: factorisations, jitter, triangular products, constrained parameters, networks."""
+"""Factorisations, jitter, triangular inverses, positive parameters, networks, CUDA streams."""

@@ -1,8 +1,8 @@
-"""The three pieces of linear algebra everything stands on: factorise, whiten, project.
+"""Cholesky factors with jitter, whitening and projection: the linear algebra of all bases.
 
-`Numerics` is the only place that adds jitter and the only place that looks at a Cholesky's success. It
-never synchronises with the host: failures are collected in a device flag that the training loop reads
-every few dozen steps and answers with a rollback and more jitter.
+Jitter is added, and the success of a Cholesky recorded, in `Numerics` only. It never synchronises with the
+host: failures set a flag on the device that the training loop reads every few dozen steps and answers with a
+rollback and more jitter.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ def project(phi: Tensor, m: Tensor) -> Tensor:
 
 
 def symmetrise(a: Tensor) -> Tensor:
+    """(A + Aᵀ)/2."""
     return 0.5 * (a + a.mT)
 
 
 def lower_root_of_inverse(P: Tensor) -> tuple[Tensor, Tensor]:
-    """R lower triangular with R Rᵀ = P⁻¹, and the flags of its factorisation; P⁻¹ is never formed.
+    """R lower triangular with R Rᵀ = P⁻¹, and the flags (0: success) of the Cholesky; P⁻¹ is never formed.
 
     P = U Uᵀ with U upper triangular, so P⁻¹ = U⁻ᵀU⁻¹ and U⁻ᵀ is the lower root.
     """
@@ -43,11 +44,11 @@ def lower_root_of_inverse(P: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Factor(NamedTuple):
-    """L Lᵀ = K + jitter I, with L⁻¹ beside it so that all that follows is matrix products (MATH §10)."""
+    """L Lᵀ = K + jitter I, and L⁻¹, so that whitening and its backward are matrix products (MATH §10)."""
 
     L: Tensor
     L_inv: Tensor
-    jitter: Tensor  # absolute jitter that was added, [...]
+    jitter: Tensor  # the absolute jitter, [...]
 
     def whiten(self, k: Tensor) -> Tensor:
         """L⁻¹ k."""
@@ -115,10 +116,10 @@ class _InverseQuadratic(torch.autograd.Function):
 
 
 class Numerics(nn.Module):
-    """Jitter and health of a model: how much is added to a prior covariance, and whether that was enough.
+    """The jitter of a model, and whether a factorisation has failed, for each replicate.
 
-    `jitter` is relative to the mean prior variance and has one value per replicate, in a buffer, so that a
-    captured step sees a raised value without being captured again.
+    `jitter` is relative to the mean prior variance. It is a buffer, so that a captured step reads a raised
+    value without being captured again.
     """
 
     jitter: Tensor
@@ -137,11 +138,11 @@ class Numerics(nn.Module):
 
     @property
     def least_jitter(self) -> float:
-        """What is less than this is lost when the work rounds: no use in raising jitter to it."""
+        """The rounding error of the working precision; a smaller jitter has no effect."""
         return torch.finfo(self.dtype).eps
 
     def relative(self, jitter: float | None = None) -> Tensor:
-        """The model's jitter [R, 1], or that of a method until the model's has been raised above it."""
+        """The jitter [R, 1]: the given one of a method until the model's own is raised above it."""
         if jitter is None:
             return self.jitter
         own = torch.full_like(self.jitter, jitter)
@@ -150,10 +151,10 @@ class Numerics(nn.Module):
     def jittered(
         self, K: Tensor, prior_diagonal: Tensor | None = None, jitter: float | None = None
     ) -> tuple[Tensor, Tensor]:
-        """K + εI in float64, and ε: relative to K's own or the given prior diagonal.
+        """K + εI in float64, and ε, relative to the mean of K's diagonal or of the given prior diagonal.
 
-        A Schur complement is a difference of prior covariances and rounds relative to those: give it the
-        prior diagonal (MATH §11 A2). ``jitter``: one that belongs to a method, see `relative`.
+        A Schur complement is a difference of prior covariances and rounds relative to those: it needs their
+        diagonal (MATH §11 A2). ``jitter``: that of a method, see `relative`.
         """
         K = K.double()
         scale = K.diagonal(dim1=-2, dim2=-1) if prior_diagonal is None else prior_diagonal.double()
@@ -175,7 +176,7 @@ class Numerics(nn.Module):
         return value
 
     def note(self, info: Tensor) -> None:
-        """Remember a failed factorisation (info [R, ...] ≠ 0) without asking the device for it now."""
+        """Record a failed factorisation (info [R, ...] ≠ 0) in `failed`, without a synchronisation."""
         self.failed.logical_or_((info != 0).flatten(1).any(1) if info.dim() > 1 else info != 0)
 
     def extra_repr(self) -> str:

@@ -1,15 +1,15 @@
-"""Multilayer perceptrons that broadcast over [replicate, latent] like every other module here.
+"""Multilayer perceptrons whose parameters have leading dimensions [replicate, latent].
 
     h₀ = x,   h_{i+1} = activation(norm(h_i W_i + b_i)),   the last layer plain
 
-Rows never see each other, so a network gives a row and an inducing point the same features whatever else is
-in the batch. That decides which normalisations are possible:
+The features of a row or an inducing point do not depend on the rest of the batch, which leaves these
+normalisations:
 
     layer     every row by its own mean and variance
-    spectral  every weight matrix divided by its largest singular value where that exceeds one: features can
-              spread no faster than inputs do (power iteration, continued from step to step)
+    spectral  every weight matrix divided by its largest singular value where that exceeds one: no direction
+              is stretched (power iteration, continued from step to step)
     batch     by running moments of the data, constants within a step: `observe` updates them from a batch of
-              data before it, never from inducing points
+              data before the step, never from inducing points
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Linear(nn.Module):
-    """x W + b with W [*b, in, out]; started like torch's own linear layers."""
+    """x W + b with W [*b, in, out], initialised like torch's linear layers."""
 
     def __init__(self, inputs: int, outputs: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Linear(nn.Module):
 
 
 class SpectralLinear(Linear):
-    """W / max(1, σ(W)): no direction is stretched."""
+    """x W / max(1, σ(W)) + b, σ the largest singular value."""
 
     u: Tensor
     batched_buffers = replicate_buffers = ("u",)
@@ -72,11 +72,17 @@ class SpectralLinear(Linear):
         return x @ (W / sigma.clamp_min(1.0)).to(x.dtype) + self.bias.to(x.dtype).unsqueeze(-2)
 
 
-class LayerNorm(nn.Module):
+class _Affine(nn.Module):
+    """A learned scale and shift of each feature."""
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(width, dtype=torch.float64))
         self.shift = nn.Parameter(torch.zeros(width, dtype=torch.float64))
+
+
+class LayerNorm(_Affine):
+    """Every row by its own mean and variance."""
 
     def forward(self, h: Tensor) -> Tensor:
         centred = h - h.mean(-1, keepdim=True)
@@ -84,7 +90,7 @@ class LayerNorm(nn.Module):
         return h * self.scale.to(h.dtype).unsqueeze(-2) + self.shift.to(h.dtype).unsqueeze(-2)
 
 
-class RunningNorm(nn.Module):
+class RunningNorm(_Affine):
     """By running moments of the data; the same function for a row and for an inducing point."""
 
     MOMENTUM = 0.05
@@ -94,16 +100,14 @@ class RunningNorm(nn.Module):
     batched_buffers = replicate_buffers = ("mean", "variance", "observed")
 
     def __init__(self, width: int) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(width, dtype=torch.float64))
-        self.shift = nn.Parameter(torch.zeros(width, dtype=torch.float64))
+        super().__init__(width)
         self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
         self.register_buffer("variance", torch.ones(width, dtype=torch.float64))
         self.register_buffer("observed", torch.zeros((), dtype=torch.float64))
 
     @torch.no_grad()
     def observe(self, h: Tensor) -> None:
-        """Take in the moments of activations [*b, n, width]."""
+        """Update the running moments from activations [*b, n, width]."""
         rows = h.double()
         first = (self.observed == 0).unsqueeze(-1)
         for running, new in ((self.mean, rows.mean(-2)), (self.variance, rows.var(-2, correction=0))):
@@ -117,7 +121,10 @@ class RunningNorm(nn.Module):
 
 
 class MLP(nn.Module):
-    """``widths``: of every layer after the input, the output's included. Dropout acts in training only."""
+    """A multilayer perceptron; ``widths``: of all layers after the input, the output included.
+
+    Dropout acts in training only.
+    """
 
     def __init__(
         self,
@@ -149,7 +156,7 @@ class MLP(nn.Module):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """The leading shape that `duogp.numerics.parameters.batched` gave the parameters."""
+        """The leading shape that `parameters.batched` gave the parameters."""
         first = self.layers[0]
         assert isinstance(first, Linear)
         return first.weight.shape[:-2]
@@ -159,7 +166,7 @@ class MLP(nn.Module):
 
     @torch.no_grad()
     def observe(self, x: Tensor) -> None:
-        """Let running moments see a batch of data; nothing to do without them."""
+        """Update the running moments of "batch" normalisation from a batch of data."""
         if self.normalisation == "batch":
             self._run(x, observe=True)
 

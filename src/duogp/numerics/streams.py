@@ -1,11 +1,11 @@
-"""Two independent chains of work on one GPU, side by side.
+"""Two independent sequences of operations on one GPU, on two CUDA streams.
 
-A factorisation of a few hundred rows keeps a small part of a GPU busy. What does not depend on it can run at
-the same time on a second stream; in a captured step the two become parallel branches of the graph. Elsewhere
-than on CUDA the body simply runs where it stands.
+A factorisation of a few hundred rows uses a small part of a GPU. Operations that do not depend on it run at
+the same time on a second stream; in a captured step the two become parallel branches of the graph. On other
+devices the body runs in order.
 
-Memory: what the body makes may be used after `join`, what it reads must be alive until then. Nothing more is
-needed, because every fork waits for all that the first stream was given before.
+Memory: tensors made in the body may be used after `join`; tensors read in it must be alive until then. This
+suffices, because every fork waits for all operations that the first stream was given before.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch
 class Beside:
     """``with Beside(device) as side:`` runs the body on the second stream; ``side.join()`` waits for it.
 
-    ``with side:`` goes on there, after all that the first stream has been given by then. What is already on
-    the second stream may have something beside it too, on a stream with another ``number``.
+    ``with side:`` continues there, after all operations that the first stream has been given by then. Inside
+    the body, another `Beside` forks to a third stream with another ``number``.
     """
 
     def __init__(self, device: torch.device, number: int = 2) -> None:
@@ -42,6 +42,7 @@ class Beside:
         self._inside.__exit__(*error)
 
     def join(self) -> None:
+        """Let the first stream wait for the second."""
         if self._streams is not None:
             first, second = self._streams
             first.wait_stream(second)
@@ -49,4 +50,5 @@ class Beside:
 
 @lru_cache
 def another_stream(device: torch.device, number: int) -> Any:
+    """The CUDA stream of that number, the same on every call."""
     return torch.cuda.Stream(device)

@@ -1,12 +1,12 @@
-"""The inverse of a lower triangular matrix; on a GPU almost all of it by matrix products.
+"""The inverse of a lower triangular matrix; on a GPU by matrix products.
 
-Substitution goes row by row. A GPU has nothing to do meanwhile: of a training step with 1,000 points it took
-a quarter. From the diagonal outwards,
+Substitution is sequential in rows and leaves a GPU idle: it took a quarter of a training step with 1,000
+points. From the diagonal outwards,
 
     [A 0]⁻¹   [   A⁻¹     0 ]
     [B C]   = [−C⁻¹BA⁻¹  C⁻¹]
 
-all blocks of one size at once, ten products take a third of the time (H200, float64).
+for all blocks of one size at once, ten products take a third of the time (H200, float64).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Blocks on the diagonal that are inverted by substitution have at most so many rows.
+#: The largest size of the diagonal blocks that are inverted by substitution.
 LARGEST_LEAF = 32
 
 
@@ -26,12 +26,13 @@ def inverse_of_lower(L: Tensor) -> Tensor:
 
 
 def by_substitution(L: Tensor) -> Tensor:
+    """L⁻¹ by a triangular solve."""
     eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
     return torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False)
 
 
 def by_doubling(L: Tensor) -> Tensor:
-    """Blocks on the diagonal, then pairs of them, until one is left; rows of I fill the last of them."""
+    """L⁻¹ from the inverses of diagonal blocks, doubled in size until one is left; L is padded with I."""
     M = L.shape[-1]
     size, count = M, 1
     while size > LARGEST_LEAF:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from duogp.data.labels import encode
 from duogp.data.targets import raw_target
 from duogp.errors import DataWarning
-from duogp.fitting.build import target_kind
-from duogp.fitting.planning import NATURAL_RATE
-from duogp.methods import METHODS
+from duogp.fitting.factories import target_kind
+from duogp.fitting.plan import NATURAL_RATE
+from duogp.methods import METHODS, Method
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
 from duogp.online.grower import Grower
@@ -58,7 +58,7 @@ class OnlineGP:
 
     def __init__(
         self,
-        method: str = "svdgp",
+        method: str | Method = "svdgp",
         *,
         num_inducing: int = 128,
         num_extra: int | None = None,

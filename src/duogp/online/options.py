@@ -7,7 +7,8 @@ import warnings
 from typing import Any
 
 from duogp.errors import DataWarning
-from duogp.fitting.planning import check_settings, is_gaussian
+from duogp.fitting.factories import is_gaussian
+from duogp.fitting.plan import check_settings
 from duogp.methods import Method
 from duogp.methods.settings import Settings, as_list
 
@@ -21,12 +22,12 @@ IDLE_SETTINGS += ("patience", "refit", "evaluate_every", "warm_start", "omega_bl
 
 def grows(method: Method) -> bool:
     """Whether the method's bases are built up from the rows of the stream."""
-    return bool(method.defaults.get("online"))
+    return method.learns_online
 
 
 def has_plain_mean(method: Method) -> bool:
     """Whether the mean is k(x, α)a with points α of its own (Cheng and Boots 2017), beside a square L₀."""
-    return method.q == "square"
+    return method.recipe.mean_has_plain_coefficients
 
 
 def online_settings(
@@ -57,8 +58,8 @@ def uses_natural_gradients(method: Method, settings: Settings) -> bool:
         asked = str(method.defaults.get("solver", "auto"))
     if asked != "auto":
         return asked == "natural"
-    far = method.objective in ("elbo", "vfitc") and not is_gaussian(settings)
-    return method.q == "full" and (grows(method) or far)
+    far = method.data_term.keeps_precision_positive and not is_gaussian(settings)
+    return method.q_class.has_natural_gradient and (grows(method) or far)
 
 
 def _check(method: Method, settings: Settings, given: dict[str, Any]) -> None:
@@ -75,7 +76,7 @@ def _check(method: Method, settings: Settings, given: dict[str, Any]) -> None:
             raise ValueError(f"{name} is chosen from a list on validation rows, which a stream has not")
     if settings.omega == "full":
         raise ValueError("omega='full' needs every row in each step: use 'rows', 'batch' or 'blocks'")
-    if uses_natural_gradients(method, settings) and method.q != "full":
+    if uses_natural_gradients(method, settings) and not method.q_class.has_natural_gradient:
         raise ValueError(
             f"solver='natural' needs a q(u) with a full covariance; that of {method.name!r} is {method.q}"
         )

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from duogp.data.scaling import Scaler
 from duogp.data.targets import Target
-from duogp.fitting.assembly import Workshop, prepare
-from duogp.fitting.planning import Decisions, Splits
+from duogp.fitting.builder import Builder
+from duogp.fitting.dataset import Dataset
+from duogp.fitting.plan import Plan, choose_points
 from duogp.methods import Method
 from duogp.methods.settings import Settings, as_list
 from duogp.models.model import Batch, Model
 from duogp.online.growth import tie
-from duogp.training import Plan
+from duogp.training import TrainingPlan
 
 #: Rows whose pairs the median is taken over: half a million pairs are enough for a median.
 MEDIAN_ROWS = 1000
@@ -78,32 +79,36 @@ def first_model(
 
     ``noise_share``: the noise at the start as a share of the variance of y; None: that of the settings.
     """
-    splits = Splits(np.arange(len(X))[None], None)
     beta2 = as_list(settings.beta2) or [method.defaults.get("beta2", 0.0)]
-    plan = Decisions(
-        solver="stochastic",
-        omega=settings.omega or "rows",
-        betas=[(float(as_list(settings.beta1)[0]), float(beta2[0]))],
-        training=Plan(epochs=1, learning_rate=1.0),
-        warm_start=None,
-        refit=False,
-    )
     if growing:
         settings = settings.but(num_inducing=1, num_extra=None, inducing_init="random")
-    columns = np.ones(X.shape[1], dtype=bool)
-    data = prepare(X, columns, target, None, weights, splits, settings)
     variance = 1.0
     if target.kind == "real" and not settings.standardize:
         variance = float(np.mean(target.values.var(0))) or 1.0
         settings = settings.but(initial_scale=settings.initial_scale or variance)
     if noise_share is not None:
         settings = settings.but(initial_noise=noise_share * variance)
-    seed = settings.random_state
-    shop = Workshop(method, settings, plan, splits, data, [seed])
-    medians = median_distances(data.x_scalers[0].transform(X), np.random.default_rng(seed))
-    shop.spread = torch.as_tensor(medians)[None, None]
-    model = shop.model(method)
+    seed, columns, rows = settings.random_state, np.ones(X.shape[1], dtype=bool), np.arange(len(X))
+    num, more, name = choose_points(method, settings, len(X), X.shape[1])
+    plan = Plan(
+        method,
+        settings,
+        rows[None],
+        None,
+        columns,
+        solver="stochastic",
+        training=TrainingPlan(epochs=1, learning_rate=1.0),
+        omega=settings.omega or "rows",
+        betas=[(float(as_list(settings.beta1)[0]), float(beta2[0]))],
+        num_inducing=num,
+        num_extra=more,
+        inducing_init=name,
+    )
+    builder = Builder(Dataset(X, target, None, weights, [rows], None, [seed], None), plan)
+    medians = median_distances(builder.x_scalers[0].transform(X), np.random.default_rng(seed))
+    builder.spread = torch.as_tensor(medians)[None, None]
+    model = builder.model()
     if growing:
         model.basis = tie(model.basis, settings.mean_columns)
-    x_scaler, y_scaler = data.x_scalers[0], data.y_scalers[0]
+    x_scaler, y_scaler = builder.x_scalers[0], builder.y_scalers[0]
     return model.train(), Scales(columns, x_scaler, y_scaler, settings.torch_dtype, settings.torch_device)

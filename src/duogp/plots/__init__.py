@@ -1,6 +1,6 @@
-"""Figures that look right unedited. Matplotlib is imported where a figure is drawn, never before.
+"""Figures of data, predictions and training. Matplotlib is imported where a figure is drawn.
 
-Every function draws on the axes it is given (or makes its own, with a title) and returns them.
+Every function draws on the axes it is given, or on new ones with a title, and returns them.
 """
 
 from duogp.plots.calibration import (
@@ -10,7 +10,7 @@ from duogp.plots.calibration import (
     reliability_plot,
     zscore_cdf,
 )
-from duogp.plots.functions import bands, one_dimensional_fit, panel_grid, share_limits, slice_plot, slices
+from duogp.plots.functions import bands, one_dimensional_fit, slice_plot, slices
 from duogp.plots.histories import history_plot
 from duogp.plots.parts import relevance_plot, variance_plot
 from duogp.plots.style import (
@@ -26,6 +26,8 @@ from duogp.plots.style import (
     VERMILION,
     entitle,
     label_of,
+    panel_grid,
+    share_limits,
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Whether the uncertainty of predictions is honest, and how near they are."""
+"""Calibration and accuracy of predictions: quantiles, z-scores, probabilities, errors."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from duogp.plots.style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Rows from which points give way to shaded hexagons.
+#: Most rows that are drawn as points; more are counted in hexagons.
 HEXAGONS_FROM = 5000
-#: Steps of an empirical distribution that are drawn one by one.
+#: Most steps of an empirical distribution that are drawn.
 CDF_STEPS = 2000
 
 
 def calibration_plot(
     y: ArrayLike, mean: ArrayLike, std: ArrayLike, ax: Axes | None = None, *, label: str | None = None
 ) -> Axes:
-    """How often a predicted quantile is not exceeded, against how often it should not be.
+    """Observed share of targets below a predicted quantile, against its level.
 
-    On the diagonal is honest. Steep in the middle: intervals are too wide. Flat in the middle: too narrow.
+    Calibrated predictions are on the diagonal; steep in the middle: intervals too wide, flat: too narrow.
     """
     ax = new_axes(ax, (3.9, 4.0), "Calibration of quantiles")
     z = zscores(y, mean, std)
@@ -51,16 +51,14 @@ def calibration_plot(
 def zscore_cdf(
     y: ArrayLike, mean: ArrayLike, std: ArrayLike, ax: Axes | None = None, *, label: str | None = None
 ) -> Axes:
-    """The distribution of (y − mean)/std beside the standard normal that it should be."""
+    """Empirical distribution of (y − mean)/std beside the standard normal of calibrated predictions."""
     ax = new_axes(ax, (4.6, 3.5), "Distribution of z-scores")
     z = zscores(y, mean, std)
     along = np.linspace(-4, 4, 201)
     reference(ax, along, ndtr(along))
     share = np.arange(1, len(z) + 1) / len(z)
-    if len(z) > CDF_STEPS:  # a million steps look like two thousand, and take their time
-        kept = np.unique(np.linspace(0, len(z) - 1, CDF_STEPS).round().astype(int))
-        z, share = z[kept], share[kept]
-    ax.step(z, share, where="post", color=next_color(ax), lw=1.8, label=label)
+    kept = np.linspace(0, len(z) - 1, min(len(z), CDF_STEPS)).round().astype(int)
+    ax.step(z[kept], share[kept], where="post", color=next_color(ax), lw=1.8, label=label)
     ax.set(xlim=(-4, 4), ylim=(0, 1), xlabel="z-score", ylabel="cumulative share")
     return legend_if(ax, label)
 
@@ -76,11 +74,11 @@ def predicted_vs_observed(
     name: str | None = None,
     style: str = "auto",
 ) -> Axes:
-    """Observed against predicted with 95 % intervals; ``name``: what is predicted.
+    """Observed against predicted with 95 % intervals; ``name``: of the target.
 
-    ``style="points"``: each row with its interval; of more than ``max_rows`` an even selection.
-    ``"hexagons"``: all rows, counted, with the interval of the rows around each prediction. ``"auto"``: the
-    former up to 5,000 rows.
+    ``style="points"``: each row with its interval, of more than ``max_rows`` an even selection;
+    ``"hexagons"``: counts of all rows, with the typical interval at each prediction; ``"auto"``: points up to
+    5,000 rows.
     """
     if style not in ("auto", "points", "hexagons"):
         raise ValueError(f"style must be 'auto', 'points' or 'hexagons', got {style!r}")
@@ -89,8 +87,8 @@ def predicted_vs_observed(
     what = f" {label_of(name, 28)}" if name else ""
     if style == "points" or (style == "auto" and len(observed) <= HEXAGONS_FROM):
         limits = _points(ax, observed, predicted, spread, max_rows, color)
-        xlabel = f"predicted{what}" + (" (bar: 95 % interval)" if not what else "")
-        remarks = [] if not what else ["bar: 95 % interval"]
+        xlabel = f"predicted{what}" if what else "predicted (bar: 95 % interval)"
+        remarks = ["bar: 95 % interval"] if what else []
         if len(observed) > max_rows:
             remarks.append(f"{max_rows:,} of {len(observed):,} rows")
     else:
@@ -109,11 +107,9 @@ def _points(
     shown = np.linspace(0, len(observed) - 1, min(max_rows, len(observed))).round().astype(int)
     limits = _limits(observed[shown], predicted[shown])
     reference(ax, list(limits), list(limits))
-    half = float(ndtri(0.975)) * spread[shown]
-    ax.hlines(
-        observed[shown], predicted[shown] - half, predicted[shown] + half, color=color, lw=0.6, alpha=0.25
-    )
-    ax.scatter(predicted[shown], observed[shown], s=12, color=color, alpha=0.8, lw=0, zorder=3)
+    x, y, half = predicted[shown], observed[shown], float(ndtri(0.975)) * spread[shown]
+    ax.hlines(y, x - half, x + half, color=color, lw=0.6, alpha=0.25)
+    ax.scatter(x, y, s=12, color=color, alpha=0.8, lw=0, zorder=3)
     return limits
 
 
@@ -121,20 +117,11 @@ def _hexagons(
     ax: Axes, observed: NDArray, predicted: NDArray, spread: NDArray, color: str
 ) -> tuple[float, float]:
     limits = _limits(*(np.quantile(v, [0.0005, 0.9995]) for v in (observed, predicted)))
-    ax.hexbin(
-        predicted,
-        observed,
-        gridsize=48,
-        extent=(*limits, *limits),
-        bins="log",
-        mincnt=1,
-        cmap=shades(color),
-        lw=0.1,
-    )
+    look: dict[str, Any] = {"gridsize": 48, "bins": "log", "mincnt": 1, "cmap": shades(color), "lw": 0.1}
+    ax.hexbin(predicted, observed, extent=(*limits, *limits), **look)
     reference(ax, list(limits), list(limits))
-    # The interval of a typical row at each prediction: twenty equally full bins.
-    order = np.argsort(predicted)
-    bins = [part for part in np.array_split(order, 20) if len(part)]
+    # The median interval in twenty bins of equally many rows.
+    bins = [part for part in np.array_split(np.argsort(predicted), 20) if len(part)]
     centre = np.array([np.median(predicted[part]) for part in bins])
     half = float(ndtri(0.975)) * np.array([np.median(spread[part]) for part in bins])
     for side in (-1, 1):
@@ -166,10 +153,10 @@ def zscores(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> NDArray[np.float64
 def reliability_plot(
     codes: ArrayLike, probabilities: ArrayLike, ax: Axes | None = None, *, label: str | None = None
 ) -> Axes:
-    """How often the most probable class is the true one, against its probability, in equally full bins.
+    """Share of rows whose likeliest class is the true one, against its probability, in bins of equal size.
 
-    ``codes`` [n]: the columns of ``probabilities`` [n, C] that came true. Whiskers are 95 % intervals of a
-    share (Wilson's), the grey bars a histogram. On the diagonal is honest; below it, overconfident.
+    ``codes`` [n]: the true columns of ``probabilities`` [n, C]. Whiskers are Wilson's 95 % intervals, grey
+    bars a histogram. Calibrated predictions are on the diagonal, overconfident ones below it.
     """
     ax = new_axes(ax, (3.9, 4.0), "Calibration of probabilities")
     p = np.asarray(probabilities, dtype=np.float64)
@@ -201,7 +188,7 @@ def _wilson(share: NDArray, rows: NDArray) -> tuple[NDArray, NDArray]:
 def confusion_plot(
     codes: ArrayLike, predicted: ArrayLike, classes: ArrayLike, ax: Axes | None = None
 ) -> Axes:
-    """True classes against the likeliest ones; shades are shares of a true class, numbers count rows."""
+    """Confusion matrix: counts of rows by true and likeliest class, shaded by shares of the true class."""
     names = [label_of(str(name), 14) for name in np.asarray(classes).tolist()]
     size = len(names)
     side = float(np.clip(1.6 + 0.55 * size, 3.4, 9.0))

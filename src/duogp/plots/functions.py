@@ -1,4 +1,4 @@
-"""What a model has learned along one input: its mean, and its variance in parts."""
+"""Predictions along one input: the mean, and the variance in its parts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,30 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from duogp.plots.style import BLUE, INK, PALETTE, PARTS, VERMILION, entitle, label_of, new_axes
+from duogp.plots.style import (
+    BLUE,
+    INK,
+    PALETTE,
+    PARTS,
+    VERMILION,
+    entitle,
+    label_of,
+    new_axes,
+    panel_grid,
+    share_limits,
+    ticks_below,
+)
 from duogp.posterior.prediction import ClassPrediction, Prediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from duogp.posterior.gp import GP
+
+#: Values of an input that are ticked at most.
+MOST_TICKS = 200
+#: Opacity of the bands.
+ALPHAS = {"explained": 0.55, "residual": 0.5, "noise": 0.45}
 
 
 def one_dimensional_fit(
@@ -43,20 +60,8 @@ def one_dimensional_fit(
         ax.plot(along, np.ravel(truth), color=INK, lw=1, ls=(0, (4, 2)), label="true function")
     ax.plot(along, prediction.mean, color=color, lw=1.8, label="predictive mean")
     ax.scatter(x, target, s=9, color=INK, alpha=0.55, lw=0, zorder=3, label="data")
-    points = gp.inducing_points[:, 0]
-    ax.plot(
-        points,
-        np.full(len(points), 0.02),
-        "|",
-        transform=ax.get_xaxis_transform(),
-        color=VERMILION,
-        ms=9,
-        mew=1.6,
-        label="inducing points",
-    )
-    ax.set_xlim(along.min(), along.max())
-    ax.set_xlabel("x")
-    ax.set_ylabel("y")
+    ticks_below(ax, gp.inducing_points[:, 0], 0.02, VERMILION, ms=9, mew=1.6, label="inducing points")
+    ax.set(xlim=(along.min(), along.max()), xlabel="x", ylabel="y")
     if title:
         entitle(ax, title)
     if legend:
@@ -74,11 +79,11 @@ def slice_plot(
     data: ArrayLike | None = None,
     legend: bool = True,
 ) -> Axes:
-    """Predictions along one input, everything else held still.
+    """Predictions along one input with the others fixed.
 
-    ``along``: numbers, dates, or texts (levels of a category). The bands nest: 95 % by the uncertainty within
-    the data alone, with that far from the data added, and with the noise added: where a new observation is
-    expected. Of classes: a probability each. ``data``: values of the input, ticked below.
+    ``along``: numbers, dates, or texts (levels of a category). The 95 % bands are nested: explained variance
+    alone, plus the residual, plus the noise (the interval of a new observation). Of classes: a probability
+    each. ``data``: values of the input, as ticks below.
     """
     ax = new_axes(ax, (4.6, 3.3), f"Effect of {label_of(name)}")
     values = np.asarray(along)
@@ -86,8 +91,7 @@ def slice_plot(
     x = np.arange(len(values)) if texts else values
     if isinstance(prediction, ClassPrediction):
         _class_slice(ax, x, prediction, texts)
-        ax.set_ylim(-0.02, 1.02)
-        ax.set_ylabel(f"probability of {label_of(target, 24)}")
+        ax.set(ylim=(-0.02, 1.02), ylabel=f"probability of {label_of(target, 24)}")
     else:
         _number_slice(ax, x, prediction, texts)
         ax.set_ylabel(label_of(target))
@@ -99,9 +103,14 @@ def slice_plot(
     else:
         ax.set_xlim(x.min(), x.max())
         if data is not None:
-            _rug(ax, np.asarray(data))
+            present = np.unique(np.asarray(data))
+            kept = np.linspace(0, len(present) - 1, min(len(present), MOST_TICKS)).round().astype(int)
+            ticks_below(ax, present[kept], 0.015, INK, ms=5, mew=0.6, alpha=0.5, zorder=4)
         if values.dtype.kind == "M":
-            _date_axis(ax)
+            from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+            locator = AutoDateLocator(minticks=3, maxticks=8)
+            ax.xaxis.set(major_locator=locator, major_formatter=ConciseDateFormatter(locator))
     ax.set_xlabel(label_of(name))
     if legend:
         ax.legend(frameon=False, fontsize=7.5)
@@ -110,13 +119,8 @@ def slice_plot(
 
 def bands(prediction: Prediction, level: float = 0.95) -> dict[str, NDArray[np.float64]]:
     """Half widths of the nested bands, the inner first."""
-    width = float(ndtri(0.5 + level / 2))
-    total = np.zeros_like(prediction.mean)
-    out = {}
-    for part in PARTS:
-        total = total + getattr(prediction, part)
-        out[part] = width * np.sqrt(total)
-    return out
+    totals = np.cumsum([getattr(prediction, part) for part in PARTS], 0)
+    return dict(zip(PARTS, float(ndtri(0.5 + level / 2)) * np.sqrt(totals), strict=True))
 
 
 def _number_slice(ax: Axes, x: NDArray, prediction: Prediction, texts: bool) -> None:
@@ -125,14 +129,13 @@ def _number_slice(ax: Axes, x: NDArray, prediction: Prediction, texts: bool) -> 
     for part, half in bands(prediction).items():
         label, color = PARTS[part]
         label = label if part == "explained" else f"+ {label}"
-        alpha = {"explained": 0.55, "residual": 0.5, "noise": 0.45}[part]
-        for side in (-1, 1):
-            ends = mean + side * inner, mean + side * half
-            once = label if side > 0 else None
+        look: dict[str, Any] = {"color": color, "alpha": ALPHAS[part], "lw": 0}
+        for side, name in ((-1, None), (1, label)):
+            low, high = mean + side * inner, mean + side * half
             if texts:
-                ax.bar(x, ends[1] - ends[0], 0.45, bottom=ends[0], color=color, alpha=alpha, lw=0, label=once)
+                ax.bar(x, high - low, 0.45, bottom=low, label=name, **look)
             else:
-                ax.fill_between(x, *ends, color=color, alpha=alpha, lw=0, label=once)
+                ax.fill_between(x, low, high, label=name, **look)
         inner = half
     if texts:
         ax.hlines(mean, x - 0.3, x + 0.3, color=INK, lw=1.8, label="mean")
@@ -141,42 +144,14 @@ def _number_slice(ax: Axes, x: NDArray, prediction: Prediction, texts: bool) -> 
 
 
 def _class_slice(ax: Axes, x: NDArray, prediction: ClassPrediction, texts: bool, most: int = 6) -> None:
-    """The likeliest classes, at most as many as there are colours."""
+    """Probabilities of the likeliest classes, at most ``most``; of two classes, of the second."""
     order = np.argsort(-prediction.probabilities.max(0))[:most]
     if len(prediction.classes) == 2:
         order = np.array([1])
     for color, c in zip(PALETTE, sorted(order.tolist()), strict=False):
+        look: dict[str, Any] = {"marker": "o", "ls": "", "ms": 5} if texts else {"lw": 1.8}
         label = label_of(str(prediction.classes[c]), 20)
-        p = prediction.probabilities[:, c]
-        if texts:
-            ax.plot(x, p, "o", color=color, ms=5, label=label)
-        else:
-            ax.plot(x, p, color=color, lw=1.8, label=label)
-
-
-def _rug(ax: Axes, values: NDArray, most: int = 200) -> None:
-    shown = np.unique(values)
-    if len(shown) > most:
-        shown = shown[np.linspace(0, len(shown) - 1, most).round().astype(int)]
-    ax.plot(
-        shown,
-        np.full(len(shown), 0.015),
-        "|",
-        transform=ax.get_xaxis_transform(),
-        color=INK,
-        ms=5,
-        mew=0.6,
-        alpha=0.5,
-        zorder=4,
-    )
-
-
-def _date_axis(ax: Axes) -> None:
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-
-    locator = AutoDateLocator(minticks=3, maxticks=8)
-    ax.xaxis.set_major_locator(locator)
-    ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        ax.plot(x, prediction.probabilities[:, c], color=color, label=label, **look)
 
 
 def slices(
@@ -188,7 +163,7 @@ def slices(
     target: str = "y",
     points: int = 100,
 ) -> list[Any]:
-    """A panel per column of a matrix X: its effect with the other columns at their medians."""
+    """Axes with the effect of each column of a matrix X, the other columns at their medians."""
     matrix = np.asarray(X, dtype=np.float64)
     if matrix.ndim != 2:
         raise ValueError(f"X must be two-dimensional [n, d], got shape {matrix.shape}")
@@ -207,25 +182,3 @@ def slices(
         slice_plot(grid, prediction, ax, name=labels[j], target=target, data=matrix[:, j], legend=legend)
     share_limits(panels)
     return panels
-
-
-def share_limits(panels: Sequence[Any]) -> None:
-    """One scale for the vertical axes of panels, so that effects can be compared."""
-    limits = [ax.get_ylim() for ax in panels]
-    for ax in panels:
-        ax.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
-
-
-def panel_grid(count: int, size: tuple[float, float] = (3.6, 2.9), most: int = 3) -> list[Any]:
-    """Axes for some panels in rows of at most three."""
-    from matplotlib import pyplot as plt
-
-    across = min(count, most)
-    down = -(-count // across)
-    figure, grid = plt.subplots(
-        down, across, figsize=(size[0] * across, size[1] * down), layout="constrained", squeeze=False
-    )
-    panels = list(grid.ravel())
-    for spare in panels[count:]:
-        figure.delaxes(spare)
-    return panels[:count]

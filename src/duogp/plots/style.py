@@ -1,34 +1,34 @@
-"""Colours, axes and labels that all figures share. Colours are those of Okabe and Ito, told apart by every
-kind of colour vision."""
+"""Colours, axes and labels that all figures share.
+
+The colours are those of Okabe and Ito, which can be distinguished with every kind of colour vision.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
 
-BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#D55E00",
-    "#CC79A7",
-    "#56B4E9",
-)
+BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
+VERMILION, PURPLE, SKY = "#D55E00", "#CC79A7", "#56B4E9"
 #: Colours of several lines in one figure, in this order.
 PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
 INK, FAINT = "#333333", "#9a9a9a"
-#: The three parts of a variance: what they are called and drawn in, the surest first.
+#: The three parts of a variance, from the inner band to the outer: label and colour.
 PARTS = {
     "explained": ("within the data", BLUE),
     "residual": ("far from the data", ORANGE),
     "noise": ("noise", "#c4c4c4"),
 }
 
-#: Last words of names that are units, beside those below.
+#: Last words of column names that are units, and those that are written in another way.
 UNITS = {
     "mm", "cm", "m", "km", "kg", "g", "mg", "t", "s", "ms", "min", "h", "hours", "hour", "days", "day",
     "weeks", "months", "years", "year", "bar", "mol", "mph",
@@ -42,19 +42,18 @@ SIGNS = {
 
 
 def label_of(name: str, most: int = 40) -> str:
-    """A column's name to be read: "weight_kg" is "weight (kg)", "depth [m]" is "depth (m)"."""
+    """The axis label of a column: "weight_kg" is "weight (kg)", "depth [m]" is "depth (m)"."""
     text = re.sub(r"\s*\[([^\[\]]+)\]\s*$", r" (\1)", str(name).strip())
     words = text.replace("_", " ").split()
     if len(words) > 1 and "_" in text and (words[-1].lower() in UNITS or words[-1].lower() in SIGNS):
         unit = words.pop()
         words.append(f"({SIGNS.get(unit.lower(), unit)})")
-    text = " ".join(words) or "y"
-    text = text.replace("$", r"\$")
+    text = (" ".join(words) or "y").replace("$", r"\$")
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def new_axes(ax: Axes | None, size: tuple[float, float], title: str | None = None) -> Axes:
-    """The axes given, or new ones with a title; without the box around them."""
+    """The axes given, or new ones with a title, without the frame above and to the right."""
     if ax is None:
         from matplotlib import pyplot as plt
 
@@ -73,40 +72,65 @@ def entitle(ax: Axes, title: str) -> None:
 
 def note(ax: Axes, text: str) -> None:
     """A remark in small letters in the lower right corner."""
-    ax.annotate(
-        text,
-        (1.0, 0.0),
-        xycoords="axes fraction",
-        xytext=(-4, 4),
-        textcoords="offset points",
-        ha="right",
-        va="bottom",
-        fontsize=7.5,
-        color="#6f6f6f",
-        bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.5},
-        zorder=5,
-    )
+    box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.5}
+    look = {"ha": "right", "va": "bottom", "fontsize": 7.5, "color": "#6f6f6f", "bbox": box, "zorder": 5}
+    text_at(ax, text, (1.0, 0.0), (-4, 4), xycoords="axes fraction", **look)
+
+
+def text_at(ax: Axes, text: str, point: tuple[Any, Any], offset: tuple[float, float], **look: Any) -> None:
+    """Text at an offset in points from a point."""
+    ax.annotate(text, point, xytext=offset, textcoords="offset points", **look)
+
+
+def ticks_below(ax: Axes, x: ArrayLike, height: float, color: str, **look: Any) -> None:
+    """Vertical ticks at values of x, at a height that is a fraction of the axes."""
+    y = np.full(len(np.asarray(x)), height)
+    ax.plot(x, y, "|", transform=ax.get_xaxis_transform(), color=color, **look)
 
 
 def reference(ax: Axes, x: Any, y: Any) -> None:
-    """What an honest model gives, once per axes."""
+    """The dashed line of a perfectly calibrated model, once per axes."""
     if not any(line.get_gid() == "reference" for line in ax.lines):
         ax.plot(x, y, color=FAINT, lw=1, ls=(0, (4, 3)), zorder=0, gid="reference")
 
 
 def next_color(ax: Axes) -> str:
+    """The colour of the next line on these axes."""
     drawn = sum(line.get_gid() != "reference" for line in ax.lines)
     return PALETTE[drawn % len(PALETTE)]
 
 
 def legend_if(ax: Axes, label: str | None) -> Axes:
+    """The axes, with a legend where there is a label."""
     if label is not None:
         ax.legend(frameon=False, fontsize=8)
     return ax
 
 
 def shades(color: str) -> Colormap:
-    """From nearly white to a colour, for counts."""
+    """A colour map from nearly white over a colour to nearly black, for counts."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("shades", ["#eef4f9", color, "#00263d"])
+
+
+def panel_grid(count: int, size: tuple[float, float] = (3.6, 2.9), most: int = 3) -> list[Any]:
+    """Axes for ``count`` panels in rows of at most ``most``."""
+    from matplotlib import pyplot as plt
+
+    across = min(count, most)
+    down = -(-count // across)
+    figure, grid = plt.subplots(
+        down, across, figsize=(size[0] * across, size[1] * down), layout="constrained", squeeze=False
+    )
+    panels = list(grid.ravel())
+    for spare in panels[count:]:
+        figure.delaxes(spare)
+    return panels[:count]
+
+
+def share_limits(panels: Sequence[Any]) -> None:
+    """One scale for the vertical axes of panels, so that effects can be compared."""
+    limits = [ax.get_ylim() for ax in panels]
+    for ax in panels:
+        ax.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from numbers import Integral
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,20 +13,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from duogp.bases import Conditional, Exact, FrozenPosterior, Marginals, Separate, clamp_variance
+from duogp.bases import FrozenPosterior, Marginals, clamp_variance
 from duogp.data.arriving import Arriving, Leaving
 from duogp.data.columns import rows_of_the_fit
 from duogp.data.labels import as_labels, codes_of
 from duogp.data.scaling import Scaler
 from duogp.data.targets import require_support
 from duogp.data.validation import as_row_vector, as_target
-from duogp.kernels import Scale
 from duogp.likelihoods import Density, GaussianLikelihood, Likelihood
 from duogp.methods import Method
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
 from duogp.numerics.parameters import Positive
 from duogp.posterior.prediction import ClassPrediction, Prediction
+from duogp.saveable import Saveable
 from duogp.training.history import History
 
 #: Kernel columns held at once during prediction, in bytes.
@@ -41,7 +39,7 @@ FARTHEST = 1e100
 JOINT_ROWS = 2000
 
 
-class GP:
+class GP(Saveable):
     """What `duogp.fit` returns. Everything that does not depend on the new rows is computed once."""
 
     def __init__(
@@ -311,15 +309,12 @@ class GP:
         }
         out["kernel"] = kernel
         out["lengthscale"] = _find(kernel, "lengthscale")
-        if isinstance(basis, Conditional) or (
-            isinstance(basis, Separate) and basis.mean_kernel is not basis.kernel
-        ):
-            out["mean_kernel"] = _plain(basis.mean_kernel.describe())
+        kernels = basis.kernels()
+        if "mean" in kernels:
+            out["mean_kernel"] = _plain(kernels["mean"].describe())
             out["lengthscale_mean"] = _find(out["mean_kernel"], "lengthscale")
             out["lengthscale_covariance"] = out.pop("lengthscale")
-        if isinstance(basis, Exact) and isinstance(basis.kernel, Scale):  # ridge regression's λ
-            scale = basis.kernel.variance()[0].detach().double().cpu().numpy()
-            out["ridge_penalty"] = _squeeze((self._learned_noise() / scale).tolist())
+        out |= {name: _squeeze(value[0].tolist()) for name, value in basis.hyperparameters().items()}
         out["mean"] = {
             name: _squeeze(p.tolist()) for name, p in self.model.mean.named_parameters() if p.numel() <= 1000
         }
@@ -340,12 +335,6 @@ class GP:
 
     def num_variational_parameters(self) -> int:
         return self.model.basis.num_variational_parameters()
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Save to a folder, which `duogp.load` reads; one that holds a saved model is replaced."""
-        from duogp.io import save
-
-        return save(self, folder)
 
     # -- helpers ---------------------------------------------------------------------------------------------
 

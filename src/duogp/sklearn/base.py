@@ -1,4 +1,4 @@
-"""What both estimators share: the constructor, fitting, streams, the parts of the variance, files."""
+"""The base class of both estimators: constructor, fitting, streams, the parts of the variance."""
 
 from __future__ import annotations
 
@@ -12,39 +12,47 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
+from duogp.api import fit
 from duogp.data.validation import as_row_vector
-from duogp.fitting.build import target_kind
-from duogp.fitting.fit import fit
+from duogp.fitting.factories import target_kind
 from duogp.methods.settings import Settings
 from duogp.online import OnlineGP
 from duogp.online.options import IDLE_SETTINGS
 from duogp.posterior.gp import GP
 from duogp.posterior.prediction import ClassPrediction, Prediction
+from duogp.saveable import Saveable
 from duogp.sklearn.conformal import Calibration, hold_out
-from duogp.sklearn.parameters import fraction, seed_of, settings_of
-from duogp.sklearn.rows import Rows, join_repeated, read_inputs, read_weights, require_finite, within_reach
+from duogp.sklearn.fit_keywords import fit_keywords, fraction, seed_of
+from duogp.sklearn.training_rows import (
+    TrainingRows,
+    join_repeated,
+    read_inputs,
+    read_weights,
+    require_finite,
+    within_reach,
+)
 from duogp.training.history import History
 
-#: The method of a stream unless told otherwise: natural gradients, and points grown from the first rows on.
+#: The default method of a stream: natural gradients, and points grown from the first rows on.
 STREAM = "ivsgpr"
 
 
 class VarianceParts(NamedTuple):
-    """The variance of new rows by where it comes from; arrays as those of `predict`, squared units."""
+    """The variance at new rows in three parts, each shaped as the mean of `predict`, in squared units."""
 
-    within_data: NDArray[np.float64]  # what the data leave open where they are
-    distributional: NDArray[np.float64]  # what is unknown far from the data
-    noise: NDArray[np.float64]  # of an observation; zero for the latent functions behind classes
+    within_data: NDArray[np.float64]  # explained: what q(u) contributes
+    distributional: NDArray[np.float64]  # residual: prior variance that u leaves unexplained
+    noise: NDArray[np.float64]  # of an observation; zero for the latent functions of classes
 
     @property
     def total(self) -> NDArray[np.float64]:
         return self.within_data + self.distributional + self.noise
 
 
-class BaseGP(BaseEstimator, ABC):
+class BaseGP(Saveable, BaseEstimator, ABC):
     """See `GPRegressor` and `GPClassifier`. Nothing is checked before `fit` (scikit-learn's rule)."""
 
-    #: the likelihood that stands behind ``likelihood=None``
+    #: the likelihood of ``likelihood=None``
     _default_likelihood: str
 
     def __init__(
@@ -76,31 +84,15 @@ class BaseGP(BaseEstimator, ABC):
         checkpoint_dir: Any = None,
         settings: dict[str, Any] | None = None,
     ) -> None:
-        self.method = method
-        self.num_inducing = num_inducing
-        self.kernel = kernel
-        self.ard = ard
-        self.inducing_init = inducing_init
-        self.likelihood = likelihood
-        self.solver = solver
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.whitening = whitening
-        self.validation_fraction = validation_fraction
-        self.calibration_fraction = calibration_fraction
-        self.early_stopping = early_stopping
-        self.time_budget = time_budget
-        self.standardize = standardize
-        self.device = device
-        self.dtype = dtype
-        self.compile = compile
-        self.random_state = random_state
-        self.verbose = verbose
-        self.checkpoint_dir = checkpoint_dir
-        self.settings = settings
+        self.method, self.num_inducing, self.kernel, self.ard = method, num_inducing, kernel, ard
+        self.inducing_init, self.likelihood, self.solver = inducing_init, likelihood, solver
+        self.epochs, self.batch_size, self.learning_rate = epochs, batch_size, learning_rate
+        self.beta1, self.beta2, self.whitening = beta1, beta2, whitening
+        self.validation_fraction, self.calibration_fraction = validation_fraction, calibration_fraction
+        self.early_stopping, self.time_budget, self.standardize = early_stopping, time_budget, standardize
+        self.device, self.dtype, self.compile = device, dtype, compile
+        self.random_state, self.verbose = random_state, verbose
+        self.checkpoint_dir, self.settings = checkpoint_dir, settings
 
     # -- fitting ---------------------------------------------------------------------------------------------
 
@@ -114,8 +106,8 @@ class BaseGP(BaseEstimator, ABC):
         n = len(matrix)
         target = self._read_target(y, n)
         variances = None if noise is None else as_row_vector(noise, n, "noise")
-        rows = Rows(matrix, target, read_weights(sample_weight, n), variances)
-        if rows.weight is not None:  # a row of no weight is not there, be it for training or for calibration
+        rows = TrainingRows(matrix, target, read_weights(sample_weight, n), variances)
+        if rows.weight is not None:  # rows of weight zero count neither for training nor for calibration
             rows = rows.take(np.flatnonzero(rows.weight))
         train, held_out = hold_out(len(rows.X), share, seed)
         calibration = rows.take(held_out)
@@ -123,16 +115,11 @@ class BaseGP(BaseEstimator, ABC):
         rows = joined if len(joined.X) > 1 else rows.take(train)  # one row has no scale
         if validation is not None:
             validation = self._read_validation(validation)
-        given = {
-            "validation": validation,
-            "noise": rows.noise,
-            "sample_weight": rows.weight,
-            **settings,
-        }
+        given = {"validation": validation, "noise": rows.noise, "sample_weight": rows.weight, **settings}
         gp = fit(rows.X, rows.y, self.method, **given)
         reasons = list(gp.history.notes) if self._is_auto() else ["asked for by method="]
         require_finite(gp, rows)
-        gp.column_names = getattr(self, "feature_names_in_", np.array([])).tolist() or None
+        gp.column_names = self._column_names()
         self._gp: Any = gp
         self._learner: OnlineGP | None = None
         self._learned(gp, reasons)
@@ -146,13 +133,13 @@ class BaseGP(BaseEstimator, ABC):
 
     def _fit_settings(self, seed: int) -> dict[str, Any]:
         self._check_likelihood(self._target_kind())
-        return settings_of({**self.get_params(deep=False), "likelihood": self._likelihood()}, seed)
+        return fit_keywords({**self.get_params(deep=False), "likelihood": self._likelihood()}, seed)
 
     def _likelihood(self) -> Any:
         return self._default_likelihood if self.likelihood is None else self.likelihood
 
     def _target_kind(self) -> str:
-        """What y may be: "real", "count", "positive", "unit" or "classes"."""
+        """The target of the likelihood: "real", "count", "positive", "unit" or "classes"."""
         return target_kind(Settings(likelihood=self._likelihood()))
 
     def _is_auto(self) -> bool:
@@ -168,7 +155,8 @@ class BaseGP(BaseEstimator, ABC):
         self.method_ = gp.method.name if gp.method is not None else self.method
         self.reasons_ = list(reasons)
 
-    # -- what the two estimators do differently --------------------------------------------------------------
+    def _column_names(self) -> list[str] | None:
+        return getattr(self, "feature_names_in_", np.array([])).tolist() or None
 
     @abstractmethod
     def _check_likelihood(self, kind: str) -> None: ...
@@ -201,17 +189,17 @@ class BaseGP(BaseEstimator, ABC):
             reason = "points and posterior grow with a stream" if self._is_auto() else "asked for by method="
             self.method_, self.reasons_ = learner.method.name, [reason]
         self.n_iter_ = learner.num_steps
-        self.calibration_ = None  # scores of a model that is no more
+        self.calibration_ = None  # its scores were those of the model before
         return self
 
-    # -- what was learned ------------------------------------------------------------------------------------
+    # -- the fitted model ------------------------------------------------------------------------------------
 
     def __sklearn_is_fitted__(self) -> bool:
         return getattr(self, "_gp", None) is not None or getattr(self, "_learner", None) is not None
 
     @property
     def gp_(self) -> Any:
-        """The fitted model behind the estimator (a `duogp.GP`); of a stream, the model of now."""
+        """The fitted `duogp.GP` (or baseline); of a stream, the present model."""
         check_is_fitted(self)
         if self._learner is None:
             return self._gp
@@ -219,16 +207,16 @@ class BaseGP(BaseEstimator, ABC):
             gp = self._learner.gp
         except ValueError as error:  # rows are still being collected
             raise NotFittedError(str(error)) from error
-        gp.column_names = getattr(self, "feature_names_in_", np.array([])).tolist() or None
+        gp.column_names = self._column_names()
         return gp
 
     @property
     def history_(self) -> History:
-        """The course of training."""
+        """Losses and validation scores of the training."""
         return self.gp_.history
 
     def explain_variance(self, X: Any, *, noise: Any = None) -> VarianceParts:
-        """The variance at new rows by where it comes from."""
+        """The variance at new rows in its parts."""
         prediction = self._predict(X, noise)
         explained, residual = prediction.explained, prediction.residual
         if isinstance(prediction, Prediction):
@@ -237,34 +225,34 @@ class BaseGP(BaseEstimator, ABC):
             explained, residual = explained[:, 0], residual[:, 0]
         return VarianceParts(explained, residual, np.zeros_like(explained))
 
-    def save(self, folder: Any) -> None:
-        """Write the fitted estimator to a folder that `duogp.load` reads."""
-        from duogp.sklearn.storage import save
-
-        save(self, folder)
-
     # -- helpers ---------------------------------------------------------------------------------------------
 
     def _inputs(self, X: Any) -> NDArray:
-        """New rows as the model takes them."""
+        """New rows as the model takes them; a table like that of `duogp fit` is encoded by its schema."""
         gp = self.gp_
         schema = getattr(self, "schema_", None)
         if schema is not None and any(hasattr(X, name) for name in ("columns", "column_names")):
-            X = schema.encode(X).matrix  # a table as the one that the command line learned from
+            X = schema.encode(X).matrix
         return within_reach(read_inputs(self, X, reset=False), gp)
 
     def _predict(self, X: Any, noise: Any = None) -> Prediction | ClassPrediction:
-        gp = self.gp_
-        matrix = self._inputs(X)
-        return gp.predict(matrix) if noise is None else self._with_noise(gp.predict)(matrix, noise=noise)
-
-    def _with_noise(self, function: Any) -> Any:
-        if "noise" not in inspect.signature(function).parameters:
+        gp, matrix = self.gp_, self._inputs(X)
+        if noise is None:
+            return gp.predict(matrix)
+        if "noise" not in inspect.signature(gp.predict).parameters:
             raise ValueError(f"{self.method_!r} takes no known noise")
-        return function
+        return gp.predict(matrix, noise=noise)
+
+    def _required_calibration(self, what: str) -> Calibration:
+        if self.calibration_ is None:
+            raise ValueError(
+                f"conformal {what} need rows that the model has not seen: set calibration_fraction before "
+                "fit, or call calibrate(X, y) with fresh rows (validation rows have steered training)"
+            )
+        return self.calibration_
 
     def _draws(self, X: Any, n_samples: int, random_state: Any, function: bool, noise: Any) -> NDArray:
-        """[n_samples, n, ...]."""
+        """Joint draws [n_samples, n, ...]."""
         gp = self.gp_
         if not hasattr(gp, "sample"):
             raise ValueError(f"{self.method_!r} has no joint draws")
@@ -272,5 +260,5 @@ class BaseGP(BaseEstimator, ABC):
         given = {"seed": seed, "observation_noise": not function, "noise": noise}
         try:
             return gp.sample(rows, n_samples, **given)
-        except ValueError:  # rows whose joint covariance has no factor; a wrong argument fails again
+        except ValueError:  # no Cholesky factor of the joint covariance; a wrong argument fails again
             return gp.sample(rows, n_samples, kind="pathwise", **given)

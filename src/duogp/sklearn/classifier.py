@@ -1,4 +1,4 @@
-"""`GPClassifier`: labels of any type, with probabilities that know what they do not know."""
+"""`GPClassifier`: labels of any type, and their probabilities."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from duogp.data.labels import as_labels, codes_of, encode
 from duogp.posterior.prediction import ClassPrediction
 from duogp.sklearn.base import BaseGP
 from duogp.sklearn.conformal import Calibration, check_level, class_scores
-from duogp.sklearn.rows import warn_of_column
+from duogp.sklearn.training_rows import warn_of_column
 
 Array = NDArray[np.float64]
 
@@ -31,7 +31,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
 
     def predict(self, X: Any) -> NDArray:
         """The most probable label of each row."""
-        codes = self.predict_proba(X).argmax(1)
+        codes = self.predict_proba(X).argmax(1)  # raises before the fit
         return self.classes_[codes]
 
     def predict_proba(self, X: Any) -> Array:
@@ -49,20 +49,15 @@ class GPClassifier(ClassifierMixin, BaseGP):
         return logs[:, 1] - logs[:, 0] if logs.shape[1] == 2 else logs
 
     def predict_set(self, X: Any, level: float = 0.9) -> NDArray[np.bool_]:
-        """Which classes belong to a conformal set that holds the true label at least so often, [n, classes].
+        """Conformal sets as a mask [n, classes], which hold the true label with probability ≥ ``level``.
 
-        Whatever the model, on average over rows like those it was calibrated on (`calibration_fraction` or
-        `calibrate`).
+        The coverage holds for any model, on average over rows like those of the calibration
+        (`calibration_fraction` or `calibrate`). No set is empty.
         """
         level = check_level(level)
         probabilities = self.predict_proba(X)
-        if self.calibration_ is None:
-            raise ValueError(
-                "conformal sets need rows that the model has not seen: set calibration_fraction before "
-                "fit, or call calibrate(X, y) with fresh rows (validation rows have steered training)"
-            )
-        chosen = 1 - probabilities <= self.calibration_.threshold(level)
-        chosen[np.arange(len(chosen)), probabilities.argmax(1)] = True  # an empty set helps nobody
+        chosen = 1 - probabilities <= self._required_calibration("sets").threshold(level)
+        chosen[np.arange(len(chosen)), probabilities.argmax(1)] = True
         return chosen
 
     def calibrate(self, X: Any, y: Any) -> Self:
@@ -86,9 +81,9 @@ class GPClassifier(ClassifierMixin, BaseGP):
         return self._fit(X, y, sample_weight, validation=validation)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Learn from one more minibatch: a stream (`duogp.OnlineGP`) starts, or goes on after `fit`.
+        """Learn from one more minibatch: a stream (`duogp.OnlineGP`) starts, or continues after `fit`.
 
-        ``classes``: all labels that will ever come, needed where the first call has not seen them all.
+        ``classes``: all labels of the stream, needed where the first minibatch does not have all of them.
         """
         if not self.__sklearn_is_fitted__():
             self._object_labels = getattr(y, "dtype", None) == np.dtype(object)
@@ -102,7 +97,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
         self._name_classes(gp.classes)
 
     def _name_classes(self, classes: Any) -> None:
-        """Labels that came as objects go back as objects."""
+        """Sets ``classes_``: of dtype object where the labels of the fit were."""
         self.classes_ = np.asarray(classes, dtype=object if self._object_labels else None)
 
     def _check_likelihood(self, kind: str) -> None:
@@ -114,7 +109,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
         labels = as_labels(y, n, name)
         warn_of_column(y)
-        encode(labels, name)  # refuses what is no label
+        encode(labels, name)  # raises for values that are no labels
         return labels
 
     def _calibrate(self, X: NDArray, y: NDArray, noise: Any) -> None:

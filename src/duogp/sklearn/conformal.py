@@ -1,14 +1,14 @@
-"""Split-conformal intervals and sets: coverage for any model, from rows that training never saw.
+"""Split-conformal intervals and sets: coverage for any model, from rows that were not used in training.
 
 If the calibration rows and a new row are exchangeable, and the score of a row is a function of the row and of
 a model fitted without them, then the new score is at most the ⌈(n+1) level⌉-th smallest of the n known ones
-with probability at least ``level`` (Vovk, Gammerman, Shafer 2005). Nothing else is assumed.
+with probability at least ``level`` (Vovk, Gammerman, Shafer 2005).
 
     numbers   s = (y − m)/(q₉₅ − m) above the model's median m, (m − y)/(m − q₀₅) below
               interval [m − ŝ (m − q₀₅), m + ŝ (q₉₅ − m)]
     classes   s = 1 − p(y | x);   set {c : p(c | x) ≥ 1 − ŝ}
 
-For Gaussian noise s is |y − μ|/σ but for a constant; for others the interval leans as the likelihood does.
+For Gaussian noise s is |y − μ|/σ up to a constant; for others the interval is as skewed as the likelihood.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Array = NDArray[np.float64]
 
 #: Quantiles whose distances from the median are the units of a score.
 REFERENCE = np.array([0.05, 0.5, 0.95])
-#: A unit is at least this share of the standard deviation: the lower quantile of few counts is the median.
+#: Least unit as a share of the standard deviation: the lower quantile of small counts is the median.
 LEAST_UNIT = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Scores of rows that the model has not seen, sorted, [n, outputs]."""
+    """Scores of the calibration rows, sorted, [n, outputs]."""
 
     scores: Array
 
@@ -48,7 +48,7 @@ class Calibration:
     def threshold(self, level: float) -> Array:
         """ŝ of every output; infinite, with a warning, where there are too few rows for the level."""
         n = len(self.scores)
-        rank = math.ceil(round((n + 1) * level, 9))  # 0.9 · 10 is 9, whatever its last bit says
+        rank = math.ceil(round((n + 1) * level, 9))  # 0.9 · 10 is 9, without rounding error
         if rank > n:
             needed = math.ceil(round(level / (1 - level), 9))
             warnings.warn(
@@ -63,7 +63,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Scale:
-    """What a model says about rows, as a middle and a unit in both directions, [n, outputs]."""
+    """Predictive median and the units of a score below and above it, [n, outputs]."""
 
     median: Array
     below: Array
@@ -81,7 +81,7 @@ class Scale:
         return np.where(away < 0, -away / self.below, away / self.above)
 
     def interval(self, threshold: Array, target: str) -> tuple[Array, Array]:
-        """Cut to what the likelihood says y can be, which costs no coverage."""
+        """Ends of the interval, clipped to the support of the likelihood, which costs no coverage."""
         low, high = self.median - threshold * self.below, self.median + threshold * self.above
         if target == "real":
             return low, high
@@ -92,25 +92,24 @@ class Scale:
 
 
 def class_scores(probabilities: Array, codes: NDArray[np.intp]) -> Array:
-    """1 − p of the label of each row [n, 1]; a label that the model does not know could not score worse."""
+    """1 − p(label) of each row, [n, 1]; infinite for a label that the model does not know (code −1)."""
     p = probabilities[np.arange(len(codes)), np.maximum(codes, 0)]
     return np.where(codes < 0, np.inf, 1 - p)[:, None]
 
 
 def hold_out(n: int, fraction: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows to train on and rows to calibrate on, each in their order; training keeps at least two."""
+    """Indices of the rows to train on (at least two) and to calibrate on, each in order."""
     size = min(round(fraction * n), n - 2)
     if size < 1:
         return np.arange(n), np.arange(0)
-    # Not the permutation that `duogp.fit` draws its validation rows from.
+    # Another permutation than that of the validation rows in `duogp.fit`.
     order = np.random.default_rng([seed, 1]).permutation(n)
     return np.sort(order[size:]), np.sort(order[:size])
 
 
 def check_level(level: Any) -> float:
     if isinstance(level, bool) or not isinstance(level, int | float | np.number) or not 0 < level < 1:
-        hint = (
-            f"; did you mean {level / 100:g}?" if isinstance(level, int | float) and 1 < level < 100 else ""
-        )
+        percent = isinstance(level, int | float) and 1 < level < 100
+        hint = f"; did you mean {level / 100:g}?" if percent else ""
         raise ValueError(f"level must be in (0, 1), got {level!r}{hint}")
     return float(level)

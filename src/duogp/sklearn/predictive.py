@@ -20,19 +20,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import (
-    betainc,
-    betaincinv,
-    expit,
-    gammainc,
-    gammaincc,
-    gammaincinv,
-    logit,
-    ndtr,
-    ndtri,
-)
+from scipy.special import betainc, betaincinv, expit, gammainc, gammaincc, gammaincinv, logit, ndtr, ndtri
 
-from duogp.sklearn.roots import find_roots
+from duogp.sklearn.root_finding import find_roots
 
 Array = NDArray[np.float64]
 
@@ -42,6 +32,8 @@ REACH = 9.0
 
 
 class Predictive(ABC):
+    """The distribution of a new observation at n rows."""
+
     @abstractmethod
     def quantiles(self, levels: Array) -> Array:
         """[levels, outputs, n], in the units of the model."""
@@ -65,7 +57,7 @@ class Mixture(Predictive):
         deviation = np.sqrt((self.weight * (self.std**2 + (self.mean - centre) ** 2)).sum(0))
         if len(self.mean) == 1:
             return centre + deviation * ndtri(p)
-        # No quantile is farther out than so many deviations (Cantelli), the unit that roots are sought in.
+        # In deviations, within the bounds of Cantelli's inequality.
         shape = (len(levels), *centre.shape)
         low, high = (np.broadcast_to(end, shape) for end in (-np.sqrt((1 - p) / p), np.sqrt(p / (1 - p))))
         root = find_roots(lambda s: self.cdf(centre + deviation * s) - p, low, high)
@@ -89,20 +81,19 @@ class Monotone(Predictive):
 
     @abstractmethod
     def step(self, t: Array) -> tuple[Array, Array]:
-        """About where, as a function of f, P(y ≤ t | f) falls from one to zero, and over what width."""
+        """The f at which P(y ≤ t | f) falls from one to zero, about, and the width of the fall."""
 
     @abstractmethod
     def to_line(self, t: Array) -> Array:
-        """An increasing map of the support to the real line, where quantiles are looked for."""
+        """An increasing map of the support to the real line, on which quantiles are found."""
 
     @abstractmethod
     def from_line(self, s: Array) -> Array: ...
 
     def cdf(self, t: Array) -> Array:
         where, width = self.step(t)
-        centre = np.clip(
-            (where[:, None] - self.mean) / self.std, -REACH, REACH
-        )  # [levels, samples, outputs, n]
+        # [levels, samples, outputs, n]
+        centre = np.clip((where[:, None] - self.mean) / self.std, -REACH, REACH)
         width = np.minimum(width[:, None] / self.std, 1.0)
         u_low, u_high = np.arcsinh((-REACH - centre) / width), np.arcsinh((REACH - centre) / width)
         u = u_low + (u_high - u_low) * np.linspace(0, 1, NODES).reshape(-1, 1, 1, 1, 1)
@@ -128,21 +119,16 @@ def _exp(f: Array) -> Array:
 
 @dataclass(frozen=True)
 class Poisson(Monotone):
-    """P(y ≤ t | f) = Q(t + 1, e^f), which also joins the whole numbers; the answer is one of them."""
+    """P(y ≤ t | f) = Q(t + 1, e^f), continuous in t; quantiles are rounded up to whole numbers."""
 
     def cdf_given(self, t: Array, f: Array) -> Array:
         return gammaincc(t + 1, _exp(f))
 
     def quantile_given(self, p: Array, f: Array) -> Array:
-        # Only a bound is needed: Cantelli's.
+        # a bound, by Cantelli's inequality
         rate = _exp(f)
-        deviation = np.sqrt(rate)
-        return np.maximum(
-            np.where(
-                p < 0.5, rate - deviation * np.sqrt((1 - p) / p) - 1, rate + deviation * np.sqrt(p / (1 - p))
-            ),
-            0,
-        )
+        low, high = np.sqrt(rate) * np.sqrt((1 - p) / p), np.sqrt(rate) * np.sqrt(p / (1 - p))
+        return np.maximum(np.where(p < 0.5, rate - low - 1, rate + high), 0)
 
     def step(self, t: Array) -> tuple[Array, Array]:
         return np.log(t + 2 / 3), 1 / np.sqrt(t + 1)
@@ -210,7 +196,7 @@ class Beta(Monotone):
 
 @dataclass(frozen=True)
 class Draws(Predictive):
-    """What is left to a likelihood of the user's own: empirical quantiles of draws [draws, outputs, n]."""
+    """Empirical quantiles of draws [draws, outputs, n], for likelihoods without a distribution function."""
 
     values: Array
     discrete: bool

@@ -1,4 +1,4 @@
-"""Quantiles of a new observation, whatever the likelihood: in closed form, by inversion, or from draws."""
+"""Quantiles of a new observation for every likelihood: in closed form, by inversion, or from draws."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from duogp.sklearn.predictive import Beta, Draws, Gamma, Mixture, Poisson, Predi
 
 Array = NDArray[np.float64]
 
-#: Numbers held at once while quantiles are looked for.
+#: Numbers held at once during the inversion.
 CHUNK = 4_000_000
-#: Draws for likelihoods that are known by their samples only: a probability to about one per cent.
+#: Draws for likelihoods without a distribution function: a probability to about one per cent.
 NUM_DRAWS = 4096
 
 
@@ -41,9 +41,7 @@ def as_levels(quantiles: Any, name: str = "quantiles") -> Array:
         raise TypeError(f"{name} must be probabilities, got {quantiles!r}") from error
     if levels.ndim != 1 or levels.size == 0 or not ((levels > 0) & (levels < 1)).all():
         hint = "; did you mean shares, not per cent?" if (levels >= 1).any() else ""
-        raise ValueError(
-            f"{name} must be one or more numbers strictly between 0 and 1, got {quantiles!r}{hint}"
-        )
+        raise ValueError(f"{name} must be numbers strictly between 0 and 1, got {quantiles!r}{hint}")
     return levels
 
 
@@ -69,15 +67,14 @@ def _network_pieces(network: NeuralPredictor, X: Any) -> Iterator[Predictive]:
     assert isinstance(head, GaussianHead)
     for raw in network._passes(network._inputs(X)):
         mean, variance = (_array(part) for part in head.moments(raw))  # [S, outputs, n]
-        yield Mixture(
-            mean, np.sqrt(np.broadcast_to(variance, mean.shape)), np.full((len(mean), 1, 1), 1 / len(mean))
-        )
+        std = np.sqrt(np.broadcast_to(variance, mean.shape))
+        yield Mixture(mean, std, np.full((len(mean), 1, 1), 1 / len(mean)))
 
 
 def _pieces(gp: GP, X: Any, noise: Any, num_levels: int) -> Iterator[Predictive]:
     x = gp._arriving(X)
     row_noise = gp._row_noise(noise, len(x))
-    generator = torch.Generator().manual_seed(0)  # where quantiles come from draws, they are always the same
+    generator = torch.Generator().manual_seed(0)  # the same draws every time
     for start, f in gp._marginals(x):
         size = max(1, CHUNK // (64 * num_levels * f.mean[..., 0].numel()))
         for offset in range(0, f.mean.shape[-1], size):
@@ -124,11 +121,9 @@ def predictive_of(
 def _mixture(mean: Tensor, variance: Tensor, weight: Tensor) -> Mixture:
     """Nodes and samples [nodes, samples, outputs, n] as one axis of components."""
     nodes, samples, outputs, n = variance.shape
-    shape = (nodes, samples, weight.shape[-2], 1)
-    weights = _array(weight.expand(shape).reshape(nodes * samples, -1, 1))
-    return Mixture(
-        _array(mean.reshape(-1, outputs, n)), _array(variance.sqrt().reshape(-1, outputs, n)), weights
-    )
+    weights = weight.expand(nodes, samples, weight.shape[-2], 1).reshape(nodes * samples, -1, 1)
+    mean, std = (t.reshape(-1, outputs, n) for t in (mean, variance.sqrt()))
+    return Mixture(_array(mean), _array(std), _array(weights))
 
 
 def _array(value: Tensor) -> Array:
@@ -136,7 +131,7 @@ def _array(value: Tensor) -> Array:
 
 
 def shaped(values: Array, single_output: bool, scalar: bool) -> Array:
-    """[levels, n, outputs] as the user sees it: [n, levels] or [n, outputs, levels]."""
+    """[levels, n, outputs] as [n, levels] or [n, outputs, levels]; a ``scalar`` level has no axis."""
     out = np.moveaxis(values, 0, -1)
     out = out[:, 0] if single_output else out
     return out[..., 0] if scalar else out

@@ -1,10 +1,11 @@
-"""`GPRegressor`: numbers, counts, positive numbers and shares, with honest uncertainty."""
+"""`GPRegressor`: real numbers, counts, positive numbers and shares, with their predictive distributions."""
 
 from __future__ import annotations
 
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
@@ -14,9 +15,8 @@ from duogp.data.validation import as_row_vector, as_target
 from duogp.posterior.prediction import Prediction
 from duogp.sklearn.base import BaseGP
 from duogp.sklearn.conformal import Calibration, Scale, check_level
-from duogp.sklearn.covariance import observation_covariance
 from duogp.sklearn.quantiles import as_levels, central, predictive_quantiles, shaped
-from duogp.sklearn.rows import require_moderate
+from duogp.sklearn.training_rows import require_moderate
 
 Array = NDArray[np.float64]
 
@@ -27,10 +27,10 @@ class GPRegressor(RegressorMixin, BaseGP):
     ``method``: "auto", or a name of `duogp.METHODS`. ``likelihood``: None is "gaussian"; "student-t",
     "heteroscedastic", "poisson", "gamma", "beta", or an object. ``kernel``: a name or an object.
     ``calibration_fraction``: share of the rows kept away from training for conformal intervals.
-    ``time_budget``: seconds after which training stops. ``compile``: True captures
-    training steps where the device can. ``checkpoint_dir``: a folder that the fitted estimator is saved to.
-    ``settings``: a dict of any other `duogp.Settings`. Inputs and targets are scaled inside
-    (``standardize``); predictions are in the units of y.
+    ``time_budget``: seconds after which training stops. ``compile``: True captures training steps where the
+    device can. ``checkpoint_dir``: a folder that the fitted estimator is saved to. ``settings``: a dict of
+    any other `duogp.Settings`. Inputs and targets are scaled inside (``standardize``); predictions are in the
+    units of y.
 
     After `fit`: ``gp_`` (the `duogp.GP`), ``method_``, ``reasons_`` (why this method), ``history_``,
     ``calibration_``, ``n_iter_``, ``n_features_in_``, ``feature_names_in_``.
@@ -49,12 +49,12 @@ class GPRegressor(RegressorMixin, BaseGP):
     def predict(
         self, X: Any, return_std: bool = False, return_cov: bool = False, *, noise: Any = None
     ) -> Any:
-        """The mean of new rows, [n] or [n, outputs].
+        """The predictive mean at new rows, [n] or [n, outputs].
 
-        With ``return_std`` also the standard deviation of an observation (noise included; the function's own
-        is the root of `explain_variance`'s first two parts), with ``return_cov`` instead the covariance of
-        observations at all rows, [n, n] or [n, n, outputs]. ``noise``: known noise variances of these rows,
-        where the fit was given some; without them the prediction is of the function.
+        With ``return_std`` also the standard deviation of an observation, noise included (that of the
+        function is the root of the first two parts of `explain_variance`); with ``return_cov`` the covariance
+        of observations at all rows, [n, n] or [n, n, outputs]. ``noise``: known noise variances of these
+        rows, where the fit had some; without them the prediction is of the function.
         """
         if return_std and return_cov:
             raise ValueError("return_std and return_cov: ask for one of them")
@@ -62,15 +62,14 @@ class GPRegressor(RegressorMixin, BaseGP):
         if return_std:
             return prediction.mean, prediction.std
         if return_cov:
-            return prediction.mean, observation_covariance(self.gp_, self._inputs(X), prediction)
+            return prediction.mean, _observation_covariance(self.gp_, self._inputs(X), prediction)
         return prediction.mean
 
     def predict_quantiles(self, X: Any, quantiles: Any = (0.05, 0.5, 0.95), *, noise: Any = None) -> Array:
         """Quantiles of an observation, [n, quantiles] or [n, outputs, quantiles]; of one number [n, ...].
 
-        Those of the model's predictive distribution: exact for Gaussian noise, by inverting the distribution
-        function for the other likelihoods (their probability is right to about 1e-6), from 4,096 fixed draws
-        for a likelihood class of your own.
+        Exact for Gaussian noise; for the other likelihoods by inverting the distribution function, with a
+        probability right to about 1e-6; from 4,096 fixed draws for a likelihood of your own.
         """
         levels = as_levels(quantiles)
         values = predictive_quantiles(self.gp_, self._inputs(X), levels, noise)
@@ -81,9 +80,9 @@ class GPRegressor(RegressorMixin, BaseGP):
     ) -> tuple[Array, Array]:
         """Ends (lower, upper) of an interval that holds an observation with probability ``level``.
 
-        ``kind="model"``: the central interval of the predictive distribution, as good as the model.
-        ``kind="conformal"``: holds at least so often whatever the model, on average over rows like those it
-        was calibrated on (`calibration_fraction` or `calibrate`); each output for itself.
+        ``kind="model"``: the central interval of the predictive distribution. ``kind="conformal"``: an
+        interval whose coverage holds for any model, on average over rows like those of the calibration
+        (`calibration_fraction` or `calibrate`); each output for itself.
         """
         level = check_level(level)
         if kind == "model":
@@ -92,13 +91,9 @@ class GPRegressor(RegressorMixin, BaseGP):
         if kind != "conformal":
             raise ValueError(f"kind must be 'model' or 'conformal', got {kind!r}")
         gp = self.gp_
-        if self.calibration_ is None:
-            raise ValueError(
-                "conformal intervals need rows that the model has not seen: set calibration_fraction before "
-                "fit, or call calibrate(X, y) with fresh rows (validation rows have steered training)"
-            )
+        calibration = self._required_calibration("intervals")
         scale = Scale.of(gp, self._inputs(X), noise)
-        low, high = scale.interval(self.calibration_.threshold(level), self._target_kind())
+        low, high = scale.interval(calibration.threshold(level), self._target_kind())
         return (low[:, 0], high[:, 0]) if gp.single_output else (low, high)
 
     def calibrate(self, X: Any, y: Any, *, noise: Any = None) -> Self:
@@ -136,13 +131,12 @@ class GPRegressor(RegressorMixin, BaseGP):
 
         ``sample_weight``: a row of weight w counts as w rows. ``validation``: rows (X, y) for early stopping
         and the choice of β, instead of a ``validation_fraction`` of these. ``noise``: known noise variances
-        of the rows (Gaussian likelihood). With a ``calibration_fraction``, that share of the rows is kept
-        away from all of training, for conformal predictions.
+        of the rows (Gaussian likelihood).
         """
         return self._fit(X, y, sample_weight, validation=validation, noise=noise)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn from one more minibatch: a stream (`duogp.OnlineGP`) starts, or goes on after `fit`."""
+        """Learn from one more minibatch: a stream (`duogp.OnlineGP`) starts, or continues after `fit`."""
         return self._partial_fit(X, y, sample_weight)
 
     def _check_likelihood(self, kind: str) -> None:
@@ -164,3 +158,26 @@ class GPRegressor(RegressorMixin, BaseGP):
         prediction = self._predict(X, noise)
         assert isinstance(prediction, Prediction)
         return prediction
+
+
+@torch.no_grad()
+def _observation_covariance(gp: Any, X: NDArray, prediction: Prediction) -> Array:
+    """[n, n] of one output, [n, n, outputs] of several; its diagonal is the variance of the prediction."""
+    if not hasattr(gp, "model") or len(getattr(gp.model, "hidden", ())):
+        raise ValueError(f"{gp.method.name!r} has no joint Gaussian over rows: use the draws of sample_y")
+    if gp.model.likelihood.target != "real":
+        raise ValueError(
+            "return_cov is for likelihoods whose mean is the latent function: use draws of sample_y"
+        )
+    _, residual, explained = gp.posterior.joint(gp._inputs(X)[None, None])
+    covariance = (residual + explained)[0]  # [latents, n, n]
+    if gp.model.mixing is not None:
+        weight = gp.model.mixing.weight[0].to(covariance)
+        covariance = torch.einsum("pq,qij->pij", weight.square(), covariance)
+    outputs = len(gp.y_scaler.scale)
+    values = covariance[:outputs].cpu().numpy()  # without the latent function of a log noise
+    values = np.broadcast_to(values, (outputs, *values.shape[1:])) * gp.y_scaler.scale[:, None, None] ** 2
+    values = 0.5 * (values + values.transpose(0, 2, 1))
+    diagonal = np.arange(len(X))
+    values[:, diagonal, diagonal] = prediction.variance.reshape(len(X), -1).T
+    return values[0] if gp.single_output else values.transpose(1, 2, 0)

@@ -1,4 +1,4 @@
-"""The one door to pyarrow: imported when a table is met, with a clear word where it is not installed."""
+"""Import of pyarrow, at the first table, with a hint where it is not installed."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def arrow(part: str | None = None) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception of pyarrow says, on one line and without its trailing diagnosis."""
+    """The message of a pyarrow exception, without the lines of diagnosis after it."""
     return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__

@@ -1,13 +1,13 @@
-"""How one column of a table becomes numbers, learned once and the same ever after.
+"""Encodings of one column of a table as numbers, learned from the training rows and fixed from then on.
 
 | column | becomes |
 |---|---|
-| number, boolean, duration | itself; a gap becomes the median, and an indicator says that it was one |
+| number, boolean, duration | itself; a gap becomes the median, marked by an indicator |
 | category | one indicator per level; rare levels share one; a gap is a level of its own |
-| date, timestamp | days since 1970, and sine and cosine of each cycle it goes through at least once |
+| date, timestamp | days since 1970, and sine and cosine of each cycle that the rows span |
 | time of day | sine and cosine |
 
-An indicator of gaps exists where the training rows had gaps. A level that no training row had counts as a
+There is an indicator of gaps where the training rows had gaps. A level that no training row had counts as a
 rare one; where there were no rare levels its indicators are all zero.
 """
 
@@ -21,13 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duogp.tables.arrow import arrow
-from duogp.tables.values import days, example, kind_of, numbers, parse_moments, texts
-
-Floats = NDArray[np.float64]
+from duogp.tables.values import Floats, days, example, kind_of, numbers, parse_times, texts
 
 #: Cycles of a date and their length in days.
 CYCLES = {"time of day": 1.0, "day of week": 7.0, "time of year": 365.2425}
-#: What a kind is called in messages.
+#: Kinds of values in messages.
 WORDS = {
     "number": "numbers",
     "boolean": "true and false",
@@ -42,6 +40,7 @@ class Column(ABC):
     """One column: its name in the table, the features it becomes, and the encoding."""
 
     kind: ClassVar[str]
+    csv: ClassVar[str] = "string"  # the arrow type as which the cells of a CSV file are read
     name: str
 
     @property
@@ -55,14 +54,15 @@ class Column(ABC):
 
     @abstractmethod
     def gaps(self, values: Any) -> NDArray[np.bool_]:
-        """Where there is no value."""
+        """Rows without a value."""
 
-    @abstractmethod
     def csv_type(self) -> Any:
-        """The arrow type as which a CSV file's cells are read."""
+        return arrow().type_for_alias(self.csv)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, **self.__dict__}
+        """Plain values for JSON."""
+        state = {name: list(v) if isinstance(v, tuple) else v for name, v in self.__dict__.items()}
+        return {"kind": self.kind, **state}
 
     def _refuse(self, values: Any, was: str) -> TypeError:
         now = WORDS.get(kind_of(values.type), str(values.type))
@@ -72,13 +72,34 @@ class Column(ABC):
         )
 
 
+class Quantity(Column):
+    """A column with one number per row, NaN where there is a gap, from which it is encoded."""
+
+    fill: float  # the median
+
+    @abstractmethod
+    def numbers(self, values: Any) -> Floats:
+        """An arrow column as numbers [n]."""
+
+    @abstractmethod
+    def encode_numbers(self, x: Floats) -> Floats:
+        """Numbers [n] as ``[n, len(features)]``."""
+
+    def gaps(self, values: Any) -> NDArray[np.bool_]:
+        return np.isnan(self.numbers(values))
+
+    def encode(self, values: Any) -> Floats:
+        return self.encode_numbers(self.numbers(values))
+
+
 @dataclass(frozen=True)
-class Number(Column):
+class Number(Quantity):
     """A number, or a duration in seconds. ``value``: it varied; ``indicator``: it had gaps."""
 
     kind: ClassVar[str] = "number"
+    csv: ClassVar[str] = "float64"
     name: str
-    fill: float  # the median
+    fill: float
     value: bool = True
     indicator: bool = False
 
@@ -91,19 +112,10 @@ class Number(Column):
             raise self._refuse(values, WORDS[self.kind])
         return numbers(values)
 
-    def gaps(self, values: Any) -> NDArray[np.bool_]:
-        return np.isnan(self.numbers(values))
-
-    def encode(self, values: Any) -> Floats:
-        return self.encode_numbers(self.numbers(values))
-
     def encode_numbers(self, x: Floats) -> Floats:
         gaps = np.isnan(x)
         parts = self.value * [np.where(gaps, self.fill, x)] + self.indicator * [gaps.astype(np.float64)]
         return np.stack(parts, 1)
-
-    def csv_type(self) -> Any:
-        return arrow().float64()
 
 
 @dataclass(frozen=True)
@@ -111,15 +123,13 @@ class Boolean(Number):
     """True is 1, false is 0."""
 
     kind: ClassVar[str] = "boolean"
+    csv: ClassVar[str] = "bool"
 
     def numbers(self, values: Any) -> Floats:
         x = super().numbers(values)
         if not np.isin(x[~np.isnan(x)], (0, 1)).all():
             raise self._refuse(values, WORDS[self.kind])
         return x
-
-    def csv_type(self) -> Any:
-        return arrow().bool_()
 
 
 @dataclass(frozen=True)
@@ -148,9 +158,8 @@ class Category(Column):
         return self.texts(values).is_null().to_numpy()
 
     def codes(self, values: Any) -> NDArray[np.intp]:
-        """The number of each row's level; that of levels for one that is not among them."""
-        pa = arrow()
-        known = pa.array(self.levels, pa.large_string())
+        """The index of each row's level; the number of levels for one that is not among them."""
+        known = arrow().array(self.levels, arrow().large_string())
         found = arrow("compute").index_in(self.texts(values), value_set=known)
         return found.fill_null(len(self.levels)).to_numpy().astype(np.intp)
 
@@ -161,25 +170,22 @@ class Category(Column):
         return self.encode_codes(codes)
 
     def encode_codes(self, codes: NDArray[np.intp]) -> Floats:
-        """Indicators of level numbers; after the levels: one for what is not among them, one for gaps."""
-        table = np.eye(len(self.levels) + 2)
+        """Indicators of codes: of the levels, of other levels (the next code) and of gaps (the last)."""
         kept = [*range(len(self.levels)), *self.other * [-2], *self.indicator * [-1]]
-        return table[codes][:, kept]
-
-    def csv_type(self) -> Any:
-        return arrow().string()
-
-    def to_dict(self) -> dict[str, Any]:
-        return super().to_dict() | {"levels": list(self.levels)}
+        return np.eye(len(self.levels) + 2)[codes][:, kept]
 
 
 @dataclass(frozen=True)
-class Moment(Column):
-    """A date, a timestamp or a time of day; ``zone``: the clock it is read on. Gaps: the circles' centres."""
+class DateTime(Quantity):
+    """A date, a timestamp or a time of day as days since 1970, in the time zone ``zone``.
+
+    A gap is at the centre of the circle of a cycle. A CSV file is read as text and parsed here, since dates
+    with and without a time may mix.
+    """
 
     kind: ClassVar[str] = "moment"
     name: str
-    fill: float  # the median, in days since 1970
+    fill: float
     value: bool = True
     cycles: tuple[str, ...] = ()
     indicator: bool = False
@@ -191,18 +197,18 @@ class Moment(Column):
         circles = [f"{self.name} ({cycle}, {side})" for cycle in self.cycles for side in ("sine", "cosine")]
         return self.value * [self.name] + circles + self.indicator * [f"{self.name} (missing)"]
 
-    def days(self, values: Any) -> Floats:
-        was = WORDS["clock" if self.clock else "moment"]
+    def numbers(self, values: Any) -> Floats:
+        wanted = "clock" if self.clock else "moment"
         kind = kind_of(values.type)
         if kind == "category":
             try:
-                values = parse_moments(values, self.zone, self.clock)
+                values = parse_times(values, self.zone, self.clock)
             except arrow().ArrowException:
-                raise self._refuse(values, was) from None
+                raise self._refuse(values, WORDS[wanted]) from None
         elif kind == "nothing":
             return np.full(len(values), np.nan)
-        elif kind != ("clock" if self.clock else "moment"):
-            raise self._refuse(values, was)
+        elif kind != wanted:
+            raise self._refuse(values, WORDS[wanted])
         zone = getattr(values.type, "tz", None)
         if (zone is None) != (self.zone is None) and not self.clock:
             was, now = ("a", "none") if zone is None else ("no", "one")
@@ -212,13 +218,7 @@ class Moment(Column):
             )
         return days(values, self.zone)
 
-    def gaps(self, values: Any) -> NDArray[np.bool_]:
-        return np.isnan(self.days(values))
-
-    def encode(self, values: Any) -> Floats:
-        return self.encode_days(self.days(values))
-
-    def encode_days(self, x: Floats) -> Floats:
+    def encode_numbers(self, x: Floats) -> Floats:
         gaps = np.isnan(x)
         x = np.where(gaps, self.fill, x)
         parts = self.value * [x]
@@ -227,15 +227,9 @@ class Moment(Column):
             parts += [np.where(gaps, 0.0, np.sin(angle)), np.where(gaps, 0.0, np.cos(angle))]
         return np.stack(parts + self.indicator * [gaps.astype(np.float64)], 1)
 
-    def csv_type(self) -> Any:
-        return arrow().string()  # parsed here: dates with and without a time may mix
-
-    def to_dict(self) -> dict[str, Any]:
-        return super().to_dict() | {"cycles": list(self.cycles)}
-
 
 def phase(x: Floats, cycle: str) -> Floats:
-    """How far days since 1970 are through a cycle, in [0, 1). A weekday is a whole step."""
+    """The position of days since 1970 in a cycle, in [0, 1); of the week, that of the whole day."""
     if cycle == "time of day":
         return x - np.floor(x)
     if cycle == "day of week":
@@ -243,11 +237,11 @@ def phase(x: Floats, cycle: str) -> Floats:
     day = np.floor(x).astype(np.int64).astype("datetime64[D]")
     year = day.astype("datetime64[Y]")
     start, end = year.astype("datetime64[D]"), (year + 1).astype("datetime64[D]")
-    gone = (day - start).astype(np.float64) + (x - np.floor(x))
-    return gone / (end - start).astype(np.float64)
+    elapsed = (day - start).astype(np.float64) + (x - np.floor(x))
+    return elapsed / (end - start).astype(np.float64)
 
 
-KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (Number, Boolean, Category, Moment)}
+KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (Number, Boolean, Category, DateTime)}
 
 
 def column_from_dict(state: dict[str, Any]) -> Column:

@@ -1,4 +1,4 @@
-"""Tables in files. The ending says what a file is: CSV, TSV, Parquet, Arrow and Feather; CSV also gzipped."""
+"""Table files, by their ending: CSV and TSV (also compressed), Parquet, Arrow and Feather."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ FORMATS = {
 }
 COMPRESSED = (".gz", ".bz2", ".zst")
 ENDINGS = ".csv, .tsv (also with .gz), .parquet, .arrow or .feather"
-#: Cells that mean "no value", beside those that pyarrow knows ("", "NA", "NaN", "null", …).
+#: Cells without a value, beside the defaults of pyarrow ("", "NA", "NaN", "null", …).
 MORE_MISSING = ("?", "None", "none", ".")
 #: Rows that are read, predicted and written at once.
 CHUNK_ROWS = 65_536
 
 
 def format_of(path: str | Path) -> str:
-    """ "csv", "tsv", "parquet" or "arrow", by the ending."""
+    """The format by the ending: "csv", "tsv", "parquet" or "arrow"."""
     endings = [part.lower() for part in Path(path).suffixes]
     if endings and endings[-1] in COMPRESSED:
         endings.pop()
@@ -59,12 +59,12 @@ def read_table(path: str | Path, *, text: Iterable[str] = ()) -> Any:
                 return reader.read_all()
         options = _csv_options(path, kind, {name: pa.string() for name in text})
         table = arrow("csv").read_csv(str(path), **options)
-        _ = table.column_names  # decoded here, where a wrong encoding is named
+        _ = table.column_names  # decoded here, where `_errors_of` reports a wrong encoding
         return table
 
 
 def column_names_of(path: str | Path) -> list[str]:
-    """The names in a file's head."""
+    """Names of the columns of a file."""
     kind = _readable(path)
     with _errors_of(path):
         if kind == "parquet":
@@ -77,17 +77,16 @@ def column_names_of(path: str | Path) -> list[str]:
 
 
 def column_types_of(path: str | Path, names: Sequence[str]) -> dict[str, Any]:
-    """Arrow types of some columns, for which a CSV is read to its end."""
+    """Arrow types of some columns of a CSV file, which is read to its end; other formats have their own."""
     kind = _readable(path)
     there = column_names_of(path)
     names = [name for name in names if name in there]
+    if kind in ("parquet", "arrow") or not names:
+        return {}
     with _errors_of(path):
-        if kind in ("parquet", "arrow"):
-            return {}
         options = _csv_options(path, kind)
         options["convert_options"].include_columns = names
-        schema = arrow("csv").read_csv(str(path), **options).schema if names else []
-        return {field.name: field.type for field in schema}
+        return {field.name: field.type for field in arrow("csv").read_csv(str(path), **options).schema}
 
 
 def read_chunks(
@@ -97,11 +96,11 @@ def read_chunks(
     keep: Sequence[str] = (),
     rows: int = CHUNK_ROWS,
 ) -> Iterator[Any]:
-    """Some columns of a file, a few rows at a time.
+    """Tables of at most ``rows`` rows with some columns of a file.
 
-    ``types``: the columns wanted and the arrow type that each has in a CSV (a streamed file cannot be looked
-    at as a whole to find out). Columns of ``keep`` beyond those are handed through as they are; in a CSV,
-    as text. Columns that the file lacks are left to the caller to miss.
+    ``types``: the columns and the arrow type that each has in a CSV file (types cannot be inferred from a
+    stream). ``keep``: further columns as they are; in a CSV file, as text. Columns that the file lacks are
+    left out.
     """
     kind = _readable(path)
     names = column_names_of(path)
@@ -123,9 +122,10 @@ def _batches(
             yield from file.iter_batches(batch_size=rows, columns=wanted)
     elif kind == "arrow":
         with _arrow_reader(path) as reader:
-            for i in range(reader.num_record_batches) if hasattr(reader, "num_record_batches") else [None]:
-                for batch in [reader.get_batch(i)] if i is not None else reader:
-                    yield batch.select(wanted)
+            is_file = hasattr(reader, "num_record_batches")
+            batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
+            for batch in batches:
+                yield batch.select(wanted)
     else:
         text = arrow().string()
         options = _csv_options(path, kind, {name: types.get(name, text) for name in wanted})
@@ -135,6 +135,7 @@ def _batches(
 
 
 def _readable(path: str | Path) -> str:
+    """The format of a file that is there and not empty."""
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no file {str(path)!r}")
@@ -159,7 +160,7 @@ def _csv_options(path: str | Path, kind: str, types: Mapping[str, Any] | None = 
 
 
 def _delimiter(path: str | Path, kind: str) -> str:
-    """A tab in TSV; in CSV a comma, unless the head has none and has semicolons or tabs."""
+    """A tab in TSV; in CSV a comma or, where the first line has none, a semicolon or tab that it has."""
     if kind == "tsv":
         return "\t"
     with arrow().input_stream(str(path), compression="detect") as stream:
@@ -169,7 +170,7 @@ def _delimiter(path: str | Path, kind: str) -> str:
 
 @contextmanager
 def _arrow_reader(path: str | Path) -> Iterator[Any]:
-    """Of the file format (Feather's second version is that) or, failing it, the stream format."""
+    """A reader of the Arrow file format (which is Feather 2) or, failing that, of the stream format."""
     pa = arrow()
     with pa.memory_map(str(path)) as source:
         try:
@@ -183,7 +184,7 @@ def _arrow_reader(path: str | Path) -> Iterator[Any]:
 
 @contextmanager
 def _errors_of(path: str | Path, names: Sequence[str] = ()) -> Iterator[None]:
-    """Complaints of pyarrow with the file's name before them."""
+    """Errors of pyarrow as ValueErrors that name the file."""
     pa = arrow()
     try:
         yield
@@ -216,10 +217,13 @@ def write_table(table: Any, path: str | Path | None) -> None:
 
 @contextmanager
 def table_writer(path: str | Path | None) -> Iterator[Callable[[Any], None]]:
-    """A function that appends tables of one schema to a file, which appears under its name when complete."""
+    """A function that appends tables of one schema to a file, which gets its name when it is complete.
+
+    Without a path, CSV on standard output.
+    """
     if path is None:
-        writer = _Csv(sys.stdout.buffer, ",")
-        yield writer.write
+        with _appending(arrow().PythonFile(sys.stdout.buffer, "w"), "csv") as write:
+            yield write
         sys.stdout.buffer.flush()
         return
     path = Path(path)
@@ -228,65 +232,46 @@ def table_writer(path: str | Path | None) -> Iterator[Callable[[Any], None]]:
         raise IsADirectoryError(f"{str(path)!r} is a folder, expected the name of a file ({ENDINGS})")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into")
-    part = path.with_name(f".{path.name}.part{path.suffix}")  # the ending says how to compress
+    part = path.with_name(f".{path.name}.part{path.suffix}")  # with the ending, which decides the compression
+    compression = "detect" if kind in ("csv", "tsv") else None
     try:
-        with _sink(part, kind) as sink:
-            yield sink.write
-            if sink.opened is None:
-                raise ValueError(f"there are no rows to write to {str(path)!r}")
+        stream = arrow().output_stream(str(part), compression=compression)
+        with stream, _appending(stream, kind, path) as write:
+            yield write
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
 
 @contextmanager
-def _sink(path: Path, kind: str) -> Iterator[Any]:
-    pa = arrow()
-    compression = "detect" if kind in ("csv", "tsv") else None
-    with pa.output_stream(str(path), compression=compression) as stream:
-        if kind in ("csv", "tsv"):
-            sink: Any = _Csv(stream, "\t" if kind == "tsv" else ",")
-        else:
-            sink = _Binary(stream, kind)
-        yield sink
-        sink.close()
+def _appending(stream: Any, kind: str, path: Path | None = None) -> Iterator[Callable[[Any], None]]:
+    """A function that appends tables to a stream; the first decides the schema."""
+    writer: Any = None
+    schema: Any = None
+
+    def write(table: Any) -> None:
+        nonlocal writer, schema
+        if writer is None:
+            schema = table.schema
+            writer = _writer(stream, kind, schema)
+        writer.write_table(table.cast(schema))
+
+    yield write
+    if writer is not None:
+        writer.close()
+    elif path is not None:
+        raise ValueError(f"there are no rows to write to {str(path)!r}")
 
 
-class _Csv:
-    """Rows by pyarrow; the head by the csv module, which quotes only where it must."""
-
-    def __init__(self, stream: Any, delimiter: str) -> None:
-        self.stream, self.delimiter = stream, delimiter
-        self.opened: Any = None
-
-    def write(self, table: Any) -> None:
-        pa = arrow()
-        if self.opened is None:
-            head = io.StringIO()
-            csv.writer(head, delimiter=self.delimiter, lineterminator="\n").writerow(table.column_names)
-            self.stream.write(head.getvalue().encode())
-            self.opened = table.schema
-        options = arrow("csv").WriteOptions(include_header=False, delimiter=self.delimiter)
-        rows = pa.BufferOutputStream()
-        arrow("csv").write_csv(table, rows, options)
-        self.stream.write(rows.getvalue().to_pybytes())
-
-    def close(self) -> None: ...
-
-
-class _Binary:
-    def __init__(self, stream: Any, kind: str) -> None:
-        self.stream, self.kind = stream, kind
-        self.opened: Any = None
-
-    def write(self, table: Any) -> None:
-        if self.opened is None:
-            if self.kind == "parquet":
-                self.opened = arrow("parquet").ParquetWriter(self.stream, table.schema)
-            else:
-                self.opened = arrow("ipc").new_file(self.stream, table.schema)
-        self.opened.write_table(table.cast(self.opened.schema) if self.kind == "parquet" else table)
-
-    def close(self) -> None:
-        if self.opened is not None:
-            self.opened.close()
+def _writer(stream: Any, kind: str, schema: Any) -> Any:
+    """A pyarrow writer; of CSV, after a head by the csv module, which quotes only where it must."""
+    if kind == "parquet":
+        return arrow("parquet").ParquetWriter(stream, schema)
+    if kind == "arrow":
+        return arrow("ipc").new_file(stream, schema)
+    delimiter = "\t" if kind == "tsv" else ","
+    head = io.StringIO()
+    csv.writer(head, delimiter=delimiter, lineterminator="\n").writerow(schema.names)
+    stream.write(head.getvalue().encode())
+    options = arrow("csv").WriteOptions(include_header=False, delimiter=delimiter)
+    return arrow("csv").CSVWriter(stream, schema, write_options=options)

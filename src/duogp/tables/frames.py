@@ -1,7 +1,8 @@
-"""Frames of other libraries as arrow tables, recognised by what they can do."""
+"""Arrow tables from frames of other libraries, which are recognised by their attributes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ def as_arrow(data: Any) -> Any:
         return pa.Table.from_batches([data])
     if hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas; by position, as labels may repeat
         names = [str(label) for label in data.columns]
-        return _table([(name, _from_pandas(data.iloc[:, j], name)) for j, name in enumerate(names)])
+        return _table([(name, _array(data.iloc[:, j], name, True)) for j, name in enumerate(names)])
     if hasattr(data, "collect") and not hasattr(data, "get_columns"):  # a lazy polars frame
         data = data.collect()
     if hasattr(data, "get_columns") and hasattr(data, "to_arrow"):  # polars
@@ -36,14 +37,10 @@ def _table(columns: list[tuple[str, Any]]) -> Any:
     return arrow().Table.from_arrays([values for _, values in columns], [name for name, _ in columns])
 
 
-def _from_pandas(series: Any, name: str) -> Any:
-    return _array(series, name, from_pandas=True)
-
-
-def _array(values: Any, name: str, **options: Any) -> Any:
+def _array(values: Any, name: str, from_pandas: bool | None = None) -> Any:
     pa = arrow()
     try:
-        array = pa.array(values, **options)
+        array = pa.array(values, from_pandas=from_pandas)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"column {name!r} cannot be read as one type of values ({first_line(error)}): "
@@ -54,14 +51,11 @@ def _array(values: Any, name: str, **options: Any) -> Any:
 
 def repeated(names: Iterable[str]) -> list[str]:
     """Names that occur more than once, in order."""
-    seen: dict[str, int] = {}
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-    return [name for name, count in seen.items() if count > 1]
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def listed(names: Iterable[str], most: int = 6) -> str:
-    """Names for a message: quoted, and only the first few."""
+    """The first names, quoted, and the number of the others, for a message."""
     names = list(names)
     shown = ", ".join(repr(name) for name in names[:most])
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")

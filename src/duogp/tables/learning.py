@@ -1,4 +1,4 @@
-"""Deciding from the training rows what each column is, and which cannot be used, with the reason."""
+"""The encoding of each column, decided by the training rows, or the reason why it cannot be used."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from duogp.tables.arrow import arrow
-from duogp.tables.columns import CYCLES, Boolean, Category, Column, Moment, Number, phase
-from duogp.tables.values import days, kind_of, numbers, parse_moments, plain, texts
+from duogp.tables.columns import CYCLES, Boolean, Category, Column, DateTime, Number, phase
+from duogp.tables.values import days, kind_of, numbers, parse_times, plain, texts
 
-#: Levels of a category that get an indicator of their own.
+#: Most levels of a category that get an indicator each.
 MAX_LEVELS = 20
-#: Rows that a level needs for one: two, or this share of a long table.
+#: Fewest rows of such a level: two, or this share of a long table.
 RARE_SHARE = 1e-3
-#: Text whose frequent levels cover less of the rows than this is names or prose.
+#: Smallest share of the rows that such levels cover; a text column below it is names or prose.
 FREE_TEXT_SHARE = 0.2
-#: Numbers that a parser did not take for numbers: "1,5", "12 %", "3.5 kg", "1'000".
+#: Numbers that the parser reads as text: "1,5", "12 %", "3.5 kg", "1'000".
 NUMBER_LIKE = re.compile(r"^\s*[-+$€£]?(?!0\d)[\d.,' ]*\d\s*(%|[^\W\d]{0,3})\s*$")
 DATE_LIKE = re.compile(r"^\d{4}-\d\d-\d\d")
 CLOCK_LIKE = re.compile(r"^\d\d:\d\d(:\d\d(\.\d+)?)?$")
@@ -29,7 +29,10 @@ class Unusable(Exception):
 
 
 def learn_column(name: str, values: Any, *, max_levels: int = MAX_LEVELS, category: bool = False) -> Column:
-    """What a column is; `Unusable` with the reason if it is nothing that a model could use."""
+    """The encoding of a column; raises `Unusable` with the reason where there is none.
+
+    ``category``: numbers are names of categories.
+    """
     kind = kind_of(values.type)
     if not name.strip():
         raise Unusable("it has no name")
@@ -40,12 +43,12 @@ def learn_column(name: str, values: Any, *, max_levels: int = MAX_LEVELS, catego
     if kind in ("number", "boolean"):
         return _number(name, values, kind)
     if kind == "category":
-        moments = None if category else _moments_in(values)
-        if moments is None:
+        times = _times_in(values)
+        if times is None:
             return _category(name, values, max_levels)
-        values, kind = moments, kind_of(moments.type)
+        values, kind = times, kind_of(times.type)
     if kind in ("moment", "clock"):
-        return _moment(name, values, clock=kind == "clock")
+        return _datetime(name, values, clock=kind == "clock")
     reason = "bytes, or text that is not UTF-8" if "binary" in kind else f"values of type {kind}"
     raise Unusable(f"{reason} cannot be used")
 
@@ -64,7 +67,7 @@ def _number(name: str, values: Any, kind: str) -> Column:
 
 
 def middle(values: np.ndarray) -> float:
-    """The lower median: always one of the values, and never an overflow."""
+    """The lower median: always one of the values, without overflow."""
     at = (len(values) - 1) // 2
     return float(np.partition(values, at)[at])
 
@@ -75,10 +78,8 @@ def _category(name: str, values: Any, max_levels: int) -> Column:
     there = text.drop_null()
     if not len(there):
         raise Unusable("it has no finite values")
-    counted = sorted(
-        ((entry["counts"], entry["values"]) for entry in arrow("compute").value_counts(there).to_pylist()),
-        key=lambda pair: (-pair[0], pair[1]),
-    )
+    entries = arrow("compute").value_counts(there).to_pylist()
+    counted = sorted(((e["counts"], e["values"]) for e in entries), key=lambda pair: (-pair[0], pair[1]))
     if len(counted) == 1 and not gaps:
         raise Unusable(f"it is {counted[0][1]!r} in every row")
     least = max(2, math.ceil(RARE_SHARE * len(text)))
@@ -92,44 +93,37 @@ def _category(name: str, values: Any, max_levels: int) -> Column:
             f"its {len(counted):,} different texts in {len(there):,} rows are names or prose, not categories"
         )
     levels = tuple(sorted(level for _, level in kept))
-    numeric = kind_of(values.type) != "category" or _numeric_levels(values.type)
+    numeric = kind_of(plain(values).type) != "category"  # also a dictionary of numbers, as pandas makes them
     return Category(name, levels, len(kept) < len(counted), gaps, numeric)
 
 
-def _numeric_levels(type_: Any) -> bool:
-    """Whether a dictionary's values are numbers, as in a pandas category of integers."""
-    return bool(arrow().types.is_dictionary(type_)) and kind_of(type_.value_type) != "category"
-
-
-def _moments_in(text: Any) -> Any:
-    """Dates or times of day that are written as text, parsed; None if the column is other text."""
+def _times_in(text: Any) -> Any:
+    """Dates or times of day written as text, parsed; None for other text and for a dictionary of numbers."""
     text = plain(text)
-    if kind_of(text.type) != "category":  # a dictionary of numbers
+    if kind_of(text.type) != "category":
         return None
     first = text.drop_null()[0].as_py()
     for pattern, zones, clock in ((DATE_LIKE, (None, "UTC"), False), (CLOCK_LIKE, (None,), True)):
         for zone in zones if pattern.match(first) else ():
             try:
-                return parse_moments(text, zone, clock)
+                return parse_times(text, zone, clock)
             except arrow().ArrowException:
                 continue
     return None
 
 
-def _moment(name: str, values: Any, *, clock: bool) -> Column:
+def _datetime(name: str, values: Any, *, clock: bool) -> Column:
     zone = getattr(values.type, "tz", None)
     x = days(values, zone)
     gaps = np.isnan(x)
     there = x[~gaps]
+    span = np.ptp(there)
     if clock:
-        cycles: tuple[str, ...] = ("time of day",) if there.min() < there.max() else ()
-    else:
-        span = there.max() - there.min()
-        # Only a whole cycle tells it from a trend.
-        cycles = tuple(
-            cycle for cycle, length in CYCLES.items() if span >= length and np.ptp(phase(there, cycle)) > 1e-9
-        )
-    varies = bool(there.min() < there.max()) and not clock
+        cycles: tuple[str, ...] = ("time of day",) * bool(span > 0)
+    else:  # less than a whole cycle is the same as a trend
+        whole = (cycle for cycle, length in CYCLES.items() if span >= length)
+        cycles = tuple(cycle for cycle in whole if np.ptp(phase(there, cycle)) > 1e-9)
+    varies = bool(span > 0) and not clock
     if not varies and not cycles and not gaps.any():
         raise Unusable(f"it is {values.drop_null()[0].as_py()} in every row")
-    return Moment(name, middle(there), varies, cycles, bool(gaps.any()), zone, clock)
+    return DateTime(name, middle(there), varies, cycles, bool(gaps.any()), zone, clock)

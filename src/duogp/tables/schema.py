@@ -1,10 +1,10 @@
-"""What a table is to a model: its columns as numbers, the same for every table with the same columns."""
+"""The schema of a table: the encoding of its columns as inputs of a model, the same for every such table."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from duogp.tables.columns import Category, Column, column_from_dict
 from duogp.tables.frames import as_arrow, listed, repeated
 from duogp.tables.learning import MAX_LEVELS, Unusable, learn_column
-from duogp.tables.target import Target
+from duogp.tables.target import TargetColumn
+from duogp.tables.values import kind_of, numbers
 
 FORMAT, VERSION = "duogp table", 1
 MISSING = ("impute", "refuse")
@@ -26,10 +27,10 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class Schema:
-    """Columns and how each becomes numbers. Extra columns of a table are ignored, their order is free."""
+    """Columns and their encodings. Other columns of a table are ignored; the order of columns is free."""
 
     columns: tuple[Column, ...]
-    target: Target | None = None
+    target: TargetColumn | None = None
     weights: str | None = None  # the column of row weights
     missing: str = "impute"  # or "refuse"
     dropped: Mapping[str, str] = field(default_factory=dict)  # columns that are not used, and why
@@ -47,10 +48,10 @@ class Schema:
         classify: bool = False,
         max_levels: int = MAX_LEVELS,
     ) -> Schema:
-        """From the training rows: a pyarrow, pandas or polars table.
+        """The schema of the training rows: a pyarrow, pandas or polars table.
 
-        ``category``: numbers that are names (codes of places, say); ``classify``: a target of whole numbers
-        names classes; ``missing="refuse"``: gaps are an error, now and in every table to come.
+        ``category``: columns of numbers that are names (codes of places, say); ``classify``: whole numbers in
+        the target are class labels; ``missing="refuse"``: gaps are an error, here and in every table encoded.
         """
         if missing not in MISSING:
             raise ValueError(f"missing must be 'impute' or 'refuse', got {missing!r}")
@@ -58,25 +59,21 @@ class Schema:
         drop, category = list(drop), list(category)
         if twice := repeated(name for name in table.column_names if name.strip()):
             raise ValueError(f"two columns have the same name: {listed(twice)}; names must be different")
-        for what, names in {
-            "target": [] if target is None else [target],
-            "weights": [] if weights is None else [weights],
-            "drop": drop,
-            "category": category,
-        }.items():
-            require_columns(names, table.column_names, what)
+        named: dict[str, Sequence[str | None]] = {"target": [target], "weights": [weights]}
+        for what, names in (named | {"drop": drop, "category": category}).items():
+            require_columns([name for name in names if name is not None], table.column_names, what)
         if target is not None and target in (weights, *drop):
             raise ValueError(f"the target {target!r} cannot also be dropped or be the weights")
         if table.num_rows < 2:
             raise ValueError(f"the table has {table.num_rows} rows; at least 2 are needed")
-        goal = None if target is None else Target.learn(target, table.column(target), classify)
+        goal = None if target is None else TargetColumn.learn(target, table.column(target), classify)
         reasons = dict.fromkeys(drop, "as asked")
         columns: list[Column] = []
         for index, name in enumerate(table.column_names):
             if name in (target, weights) or name in reasons:
                 continue
             try:
-                values = table.column(index)  # by its place: there may be several without a name
+                values = table.column(index)  # by its position: several may have no name
                 columns.append(learn_column(name, values, max_levels=max_levels, category=name in category))
             except Unusable as reason:
                 reasons[name] = str(reason)
@@ -92,11 +89,10 @@ class Schema:
 
     @property
     def names(self) -> list[str]:
-        """Of the encoded columns; all different."""
+        """Names of the encoded columns, all different."""
         names = [name for column in self.columns for name in column.features]
         for i, name in enumerate(names):
-            copies = names[:i].count(name)
-            if copies:  # a column "a=b" beside a level "b" of a
+            if copies := names[:i].count(name):  # a column "a=b" beside a level "b" of a
                 names[i] = f"{name} ({copies + 1})"
         return names
 
@@ -106,28 +102,30 @@ class Schema:
         return [column.name for column in self.columns for _ in column.features]
 
     def encode(self, table: Any) -> Encoded:
-        """The rows of a table with the same columns as numbers."""
+        """The rows of a table with these columns as inputs of the model."""
         table = as_arrow(table)
-        found = {column.name: self._column(table, column.name) for column in self.columns}
+        found = [self._column(table, column.name) for column in self.columns]
         if self.missing == "refuse":
             self._require_complete(table)
-        parts = [column.encode(found[column.name]) for column in self.columns]
+        parts = [column.encode(values) for column, values in zip(self.columns, found, strict=True)]
         return Encoded(np.ascontiguousarray(np.concatenate(parts, 1)), self.names)
 
     def unseen(self, table: Any) -> dict[str, int]:
-        """How many rows of each column hold a category that the model was not fitted on."""
+        """Numbers of rows with a category that the model was not fitted on, by column.
+
+        Columns with rare levels are left out: a new level is encoded as one of those.
+        """
         table = as_arrow(table)
         counts = {}
         for column in self.columns:
             if isinstance(column, Category):
                 values = self._column(table, column.name)
                 new = (column.codes(values) == len(column.levels)) & ~column.gaps(values)
-                if not column.other:  # otherwise rare levels are told as little apart from new ones
-                    counts[column.name] = int(new.sum())
+                counts[column.name] = 0 if column.other else int(new.sum())
         return {name: count for name, count in counts.items() if count}
 
     def gaps(self, table: Any) -> dict[str, int]:
-        """How many values each column lacks, where it lacks some."""
+        """Numbers of missing values, by column, where there are some."""
         table = as_arrow(table)
         counts = {c.name: int(c.gaps(self._column(table, c.name)).sum()) for c in self.columns}
         return {name: count for name, count in counts.items() if count}
@@ -149,8 +147,6 @@ class Schema:
         """Weights of the rows, finite and not negative; None where the schema has none."""
         if self.weights is None:
             return None
-        from duogp.tables.values import kind_of, numbers
-
         values = self._column(as_arrow(table), self.weights)
         if kind_of(values.type) not in ("number", "boolean"):
             raise TypeError(f"the weights {self.weights!r} must be numbers, they are {values.type}")
@@ -175,9 +171,8 @@ class Schema:
         if len(at) > 1:
             raise ValueError(f"two columns have the same name: {name!r}")
         if not at:
-            needed = [c.name for c in self.columns]
-            if self.target is not None and name == self.target.name:
-                needed = [name]
+            is_target = self.target is not None and name == self.target.name
+            needed = [name] if is_target else [c.name for c in self.columns]
             require_columns(needed, table.column_names, "the model")
         return table.column(at[0])
 
@@ -198,9 +193,7 @@ class Schema:
             "format": FORMAT,
             "version": VERSION,
             "missing": self.missing,
-            "target": None
-            if self.target is None
-            else {"name": self.target.name, "labels": self.target.labels},
+            "target": None if self.target is None else asdict(self.target),
             "weights": self.weights,
             "columns": [column.to_dict() for column in self.columns],
             "dropped": dict(self.dropped),
@@ -217,7 +210,7 @@ class Schema:
                 f"{VERSION}: update duogp"
             )
         try:
-            target = None if state["target"] is None else Target(**state["target"])
+            target = None if state["target"] is None else TargetColumn(**state["target"])
             columns = tuple(column_from_dict(column) for column in state["columns"])
             return cls(columns, target, state["weights"], state["missing"], dict(state["dropped"]))
         except (KeyError, TypeError, AttributeError) as error:
@@ -225,17 +218,14 @@ class Schema:
 
 
 def require_columns(wanted: Iterable[str], there: Iterable[str], what: str) -> None:
-    """An error that names the columns a table lacks, with the nearest that it has."""
+    """An error where a table lacks columns, with the nearest names that it has."""
     there = list(there)
     lacking = [name for name in wanted if name not in there]
     if not lacking:
         return
     folded = {name.casefold().strip(): name for name in there}
-    hints = []
-    for name in lacking[:3]:
-        near = difflib.get_close_matches(name.casefold().strip(), folded, 1, 0.75)
-        if near:
-            hints.append(repr(folded[near[0]]))
+    near = (difflib.get_close_matches(name.casefold().strip(), folded, 1, 0.75) for name in lacking[:3])
+    hints = [repr(folded[name]) for found in near for name in found]
     hint = f"; did you mean {', '.join(hints)}?" if hints else f"; it has {listed(there, 8) or 'none'}"
     noun = "column" if len(lacking) == 1 else f"{len(lacking)} columns"
     raise ValueError(f"the table lacks the {noun} {listed(lacking)} ({what}){hint}")

@@ -1,4 +1,4 @@
-"""Made-up rows that differ in one column only, the others at what is typical of a table."""
+"""Slices: artificial rows that differ in one column only, the other columns at a typical value."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from duogp.tables.columns import Boolean, Category, Column, Floats, Moment, Number
+from duogp.tables.columns import Boolean, Category, Column, DateTime, Quantity
 from duogp.tables.frames import as_arrow
 from duogp.tables.learning import middle
 from duogp.tables.schema import Schema, require_columns
+from duogp.tables.values import Floats
 
 
 class Slice(NamedTuple):
@@ -41,17 +42,19 @@ def _typical(column: Column, values: Any) -> Floats:
     if isinstance(column, Category):
         counts = np.bincount(column.codes(values)[~column.gaps(values)], minlength=len(column.levels) + 1)
         return column.encode_codes(np.array([np.argmax(counts)]))[0]
+    assert isinstance(column, Quantity)
     x = _there(column, values)
-    centre = np.array([middle(x) if len(x) else getattr(column, "fill", np.nan)])
-    return _encode(column, centre)[0]
+    return column.encode_numbers(np.array([middle(x) if len(x) else column.fill]))[0]
 
 
 def _along(column: Column, values: Any, points: int) -> tuple[NDArray, Floats, NDArray | None]:
+    """The fields of a `Slice`, its rows restricted to the features of the column."""
     if isinstance(column, Category):
         labels = [*column.levels, *column.other * ["(other)"]]
         return np.array(labels), column.encode_codes(np.arange(len(labels))), None
+    assert isinstance(column, Quantity)
     if isinstance(column, Boolean):
-        return np.array(["false", "true"]), _encode(column, np.array([0.0, 1.0])), None
+        return np.array(["false", "true"]), column.encode_numbers(np.array([0.0, 1.0])), None
     x = _there(column, values)
     if not len(x):
         raise ValueError(f"column {column.name!r} has no values to look along")
@@ -61,25 +64,22 @@ def _along(column: Column, values: Any, points: int) -> tuple[NDArray, Floats, N
     if not low < high:
         low, high = low - 0.5, low + 0.5
     grid = np.linspace(low, high, points)
-    if isinstance(column, Moment) and not column.clock:
-        return _dates(grid), _encode(column, grid), _dates(x)
-    if isinstance(column, Moment):
-        return 24 * grid, _encode(column, grid), 24 * x
-    return grid, _encode(column, grid), x
+    features = column.encode_numbers(grid)
+    if isinstance(column, DateTime):
+        shown = _hours if column.clock else _dates
+        return shown(grid), features, shown(x)
+    return grid, features, x
 
 
-def _there(column: Column, values: Any) -> Floats:
-    """Values that are there: numbers, or days since 1970."""
-    x = column.days(values) if isinstance(column, Moment) else column.numbers(values)  # type: ignore[attr-defined]
+def _there(column: Quantity, values: Any) -> Floats:
+    """The numbers of the rows that have a value."""
+    x = column.numbers(values)
     return x[~np.isnan(x)]
 
 
-def _encode(column: Column, x: Floats) -> Floats:
-    if isinstance(column, Moment):
-        return column.encode_days(x)
-    assert isinstance(column, Number)
-    return column.encode_numbers(x)
+def _hours(days: Floats) -> NDArray:
+    return 24 * days
 
 
-def _dates(x: Floats) -> NDArray:
-    return (86_400_000 * x).round().astype("datetime64[ms]")
+def _dates(days: Floats) -> NDArray:
+    return (86_400_000 * days).round().astype("datetime64[ms]")

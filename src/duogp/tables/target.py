@@ -1,4 +1,4 @@
-"""What is to be predicted: a number, or one of a few classes."""
+"""The column to be predicted: numbers, or labels of a few classes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ from duogp.tables.arrow import arrow
 from duogp.tables.columns import WORDS
 from duogp.tables.values import example, kind_of, numbers, plain, texts
 
-#: More labels than this are taken for a mistake, and so are more than a few with fewer than two rows each.
+#: Most labels of a target, and most that may have fewer than two rows each: more are an error.
 MAX_LABELS = 200
 FEW_LABELS = 10
+#: By the type of the class labels (None: numbers): the kind of the column, and the type of it in a CSV file.
+KINDS = {None: "number", "integer": "number", "boolean": "boolean", "text": "category"}
+CSV_TYPES = {None: "float64", "integer": "float64", "boolean": "bool", "text": "string"}
 
 
 @dataclass(frozen=True)
-class Target:
-    """``labels``: None for numbers, otherwise the type of the class labels: text, boolean or integer."""
+class TargetColumn:
+    """The name of the target and ``labels``: None for numbers, else "text", "boolean" or "integer"."""
 
     name: str
     labels: str | None = None
 
     @classmethod
-    def learn(cls, name: str, values: Any, classify: bool = False) -> Target:
+    def learn(cls, name: str, values: Any, classify: bool = False) -> TargetColumn:
+        """The target by the type of its values; ``classify``: numbers are class labels."""
         kind = kind_of(values.type)
         if kind == "nothing" or values.null_count == len(values):
             raise ValueError(f"the target {name!r} has no values")
@@ -62,7 +66,7 @@ class Target:
     def values(self, values: Any) -> NDArray:
         """Targets as float64, str, bool or int64; rows without one hold NaN, "", False or 0."""
         kind = kind_of(values.type)
-        wanted = {None: "number", "integer": "number", "boolean": "boolean", "text": "category"}[self.labels]
+        wanted = KINDS[self.labels]
         if kind != wanted and not (self.labels == "text" and kind in ("number", "boolean")):
             raise TypeError(
                 f"the target {self.name!r} must hold {WORDS[wanted]}, it holds {WORDS.get(kind, kind)} "
@@ -76,20 +80,18 @@ class Target:
             return np.asarray(plain(values).fill_null(False).to_numpy(), dtype=bool)
         x = numbers(values)
         there = x[~np.isnan(x)]
-        if (there != np.round(there)).any() or (np.abs(there) >= 2**53).any():
+        broken = there[there != np.round(there)]
+        if len(broken) or (np.abs(there) >= 2**53).any():
             raise ValueError(
                 f"the target {self.name!r} holds numbers that are not whole (such as "
-                f"{there[there != np.round(there)][:1].tolist()}): they are no class labels"
+                f"{broken[:1].tolist()}): they are no class labels"
             )
         return np.nan_to_num(x).astype(np.int64)
 
     def csv_type(self) -> Any:
-        pa = arrow()
-        types = {None: pa.float64(), "integer": pa.float64(), "boolean": pa.bool_(), "text": pa.string()}
-        return types[self.labels]
+        return arrow().type_for_alias(CSV_TYPES[self.labels])
 
     def arrow_labels(self, labels: NDArray) -> Any:
         """Predicted labels as an arrow column of the target's own type."""
-        pa = arrow()
-        types = {"integer": pa.int64(), "boolean": pa.bool_(), "text": pa.string()}
-        return pa.array(labels.tolist(), types[str(self.labels)])
+        types = {"integer": "int64", "boolean": "bool", "text": "string"}
+        return arrow().array(labels.tolist(), types[str(self.labels)])

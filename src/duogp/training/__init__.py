@@ -2,7 +2,7 @@
 
 from duogp.training.feed import Minibatches, Scaling, Table, chunks
 from duogp.training.history import History, Record
-from duogp.training.loop import Callback, Plan, Progression, conditions, in_epochs, settle, train
+from duogp.training.loop import Callback, Progression, TrainingPlan, conditions, in_epochs, settle, train
 from duogp.training.problems import ClosedForm, Evidence, Problem, Stochastic
 from duogp.training.schedules import SCHEDULES, make_schedule
 
@@ -13,13 +13,13 @@ __all__ = [
     "Evidence",
     "History",
     "Minibatches",
-    "Plan",
     "Problem",
     "Progression",
     "Record",
     "Scaling",
     "Stochastic",
     "Table",
+    "TrainingPlan",
     "chunks",
     "conditions",
     "in_epochs",

@@ -24,7 +24,7 @@ from duogp.training.validation import BestState, mean_nll
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """How long and how fast to train."""
 
     epochs: int
@@ -59,7 +59,7 @@ Callback = Callable[[Progression], bool | None]
 def train(
     model: Model,
     problem: Problem,
-    plan: Plan,
+    plan: TrainingPlan,
     validation: Batch | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> list[History]:
@@ -88,7 +88,7 @@ def conditions(model: Model, problem: Problem) -> Iterator[None]:
 def in_epochs(
     model: Model,
     problem: Problem,
-    plan: Plan,
+    plan: TrainingPlan,
     validation: Batch | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Generator[None, None, list[History]]:

@@ -12,6 +12,7 @@ import math
 import operator
 from collections.abc import Iterator, Sequence
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,16 @@ class Q(nn.Module):
     is_gaussian = True
     #: whether the mean is a parameter, or zero by definition
     learns_mean = True
+    #: whether it can hold the optimal q(u) of a Gaussian likelihood, or the nearest of its family
+    has_closed_form = False
+    #: whether natural gradients move it
+    has_natural_gradient = False
+    #: whether the covariance is a function of the inducing points, given by `bind`
+    depends_on_points = False
+    #: settings of a fit that `build` reads
+    options: tuple[str, ...] = ()
+    #: parameters of the covariance over M points, as a formula
+    covariance_formula = ""
     #: whether the penalty of a point q is −log p(u) instead of −log p(v)
     unwhitened = False
 
@@ -33,6 +44,16 @@ class Q(nn.Module):
         super().__init__()
         self.size = size
         self.mean = nn.Parameter(torch.zeros(*batch_shape, size if mean_size is None else mean_size))
+
+    @classmethod
+    def build(cls, size: int, batch_shape: Sequence[int], mean_size: int | None = None, **options: Any) -> Q:
+        """q(u) of a fit; ``options``: the settings named by `options`."""
+        return cls(size, batch_shape, mean_size=mean_size)
+
+    @staticmethod
+    def covariance_size(m: int) -> int:
+        """Parameters of the covariance over m points."""
+        return 0
 
     @torch.no_grad()
     def perturb_mean(self, scale: float, generators: Sequence[torch.Generator]) -> None:
@@ -112,6 +133,14 @@ class Q(nn.Module):
 class CholeskyQ(Q):
     """S = L_S L_Sᵀ, all of it. The diagonal of L_S may change sign; only its square matters."""
 
+    has_closed_form = True
+    has_natural_gradient = True
+    covariance_formula = "M(M+1)/2"
+
+    @staticmethod
+    def covariance_size(m: int) -> int:
+        return m * (m + 1) // 2
+
     def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
         super().__init__(size, batch_shape, mean_size=mean_size)
         self.raw_root = nn.Parameter(torch.eye(size).expand(*batch_shape, size, size).clone())
@@ -144,9 +173,10 @@ class CholeskyQ(Q):
 
 
 class CentredQ(CholeskyQ):
-    """A full S around a mean that is zero by definition: the mean of f is somebody else's business."""
+    """A full S around a mean of zero: the mean of f is the prior mean's."""
 
     learns_mean = False
+    has_closed_form = False
 
     def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
         super().__init__(size, batch_shape, mean_size=mean_size)
@@ -165,6 +195,13 @@ class CentredQ(CholeskyQ):
 
 class DiagonalQ(Q):
     """S = diag(s²): mean field; the family depends on the whitening and the order of Z (MATH §11 A5)."""
+
+    has_closed_form = True
+    covariance_formula = "M"
+
+    @staticmethod
+    def covariance_size(m: int) -> int:
+        return m
 
     def __init__(self, size: int, batch_shape: Sequence[int] = (), *, mean_size: int | None = None) -> None:
         super().__init__(size, batch_shape, mean_size=mean_size)
@@ -212,6 +249,20 @@ class PointQ(Q):
     """
 
     is_gaussian = False
+    has_closed_form = True
+    options = ("log_prior",)
+
+    @classmethod
+    def build(
+        cls,
+        size: int,
+        batch_shape: Sequence[int],
+        mean_size: int | None = None,
+        *,
+        log_prior: str = "whitened",
+        **options: Any,
+    ) -> PointQ:
+        return cls(size, batch_shape, mean_size=mean_size, unwhitened=log_prior == "unwhitened")
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ a number that the jitter decides: 66 nats or 4·10⁵ for the same model. The th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,7 +29,24 @@ RIDGES: tuple[Ridge, ...] = ("printed", "kernel", "contracting")
 
 
 class RidgeQ(Q):
-    """Learns a mean and λ; `bind` gives it the points and their factor, on which S depends."""
+    """A learned mean and λ; `bind` gives it the points and their factor, on which S depends."""
+
+    depends_on_points = True
+    options = ("ridge",)
+
+    @classmethod
+    def build(
+        cls,
+        size: int,
+        batch_shape: Sequence[int],
+        mean_size: int | None = None,
+        *,
+        ridge: Ridge = "printed",
+        noise: Positive | None = None,
+        **options: Any,
+    ) -> RidgeQ:
+        """``noise``: σ² of the likelihood, where it has one."""
+        return cls(size, batch_shape, kind=ridge, noise=noise, mean_size=mean_size)
 
     def __init__(
         self,

@@ -1,9 +1,10 @@
-"""From an estimator's constructor keywords to the keywords of `duogp.fit`, once `fit` is called."""
+"""Keywords of `duogp.fit` from the constructor parameters of an estimator, checked when `fit` is called."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any
 
@@ -11,44 +12,31 @@ import numpy as np
 
 from duogp.methods.settings import Settings
 
-#: Constructor keywords that are settings of the same name.
-SHARED = (
-    "num_inducing",
-    "kernel",
-    "ard",
-    "inducing_init",
-    "likelihood",
-    "solver",
-    "epochs",
-    "batch_size",
-    "learning_rate",
-    "beta1",
-    "beta2",
-    "whitening",
-    "validation_fraction",
-    "early_stopping",
-    "time_budget",
-    "standardize",
-    "device",
-    "dtype",
-)
-#: Settings that have a constructor keyword of another name or meaning.
+#: Settings that have a constructor parameter of another name or meaning.
 TRANSLATED = {"backend": "compile", "random_state": "random_state", "verbose": "verbose"}
 #: Every random state fits into this many bits, as scikit-learn's do.
 SEED_BITS = 31
 
 
-def settings_of(params: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Keywords of `duogp.fit`: what differs from its defaults, since methods warn of what they ignore."""
+def fit_keywords(params: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Parameters that differ from the defaults of `Settings`; methods warn of settings that they ignore."""
     default = Settings()
-    chosen = {name: params[name] for name in SHARED if not _same(params[name], getattr(default, name))}
+    shared = [f.name for f in fields(Settings) if f.name in params and f.name not in TRANSLATED]
+    chosen = {name: params[name] for name in shared if not _same(params[name], getattr(default, name))}
     chosen["random_state"] = seed
     if params["verbose"]:
         chosen["verbose"] = True
     backend = _backend(params["compile"], params["device"])
     if backend != default.backend:
         chosen["backend"] = backend
-    return {**chosen, **_others(params["settings"])}
+    others = params["settings"]
+    if not isinstance(others, Mapping | None):
+        raise TypeError(f"settings must be a dict of duogp.Settings, got {type(others).__name__}")
+    for name in others or ():
+        own = name if name in shared else TRANSLATED.get(name)
+        if own is not None:
+            raise ValueError(f"settings holds {name!r}, for which there is the parameter {own!r}")
+    return {**chosen, **(others or {})}
 
 
 def seed_of(random_state: Any) -> int:
@@ -68,13 +56,10 @@ def seed_of(random_state: Any) -> int:
 
 
 def fraction(name: str, value: Any) -> float:
-    if not is_number(value) or not 0 <= value < 1:
+    is_number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    if not is_number or not 0 <= value < 1:
         raise ValueError(f"{name} must be in [0, 1), got {value!r}")
     return float(value)
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
 
 
 def _same(value: Any, default: Any) -> bool:
@@ -87,18 +72,6 @@ def _backend(compiled: Any, device: Any) -> str:
         return "auto"
     if compiled is False:
         return "eager"
-    if compiled is True:  # where there is nothing to capture for, steps stay eager
+    if compiled is True:  # without a GPU there are no graphs to capture, and steps stay eager
         return "graph" if Settings(device=device).torch_device.type == "cuda" else "auto"
     raise ValueError(f"compile must be 'auto', True or False, got {compiled!r}")
-
-
-def _others(settings: Any) -> dict[str, Any]:
-    if settings is None:
-        return {}
-    if not isinstance(settings, Mapping):
-        raise TypeError(f"settings must be a dict of duogp.Settings, got {type(settings).__name__}")
-    for name in settings:
-        own = name if name in SHARED else TRANSLATED.get(name)
-        if own is not None:
-            raise ValueError(f"settings holds {name!r}, for which there is the parameter {own!r}")
-    return dict(settings)

@@ -1,4 +1,4 @@
-"""Where many increasing functions cross zero, all at once (Chandrupatla 1997)."""
+"""Roots of many increasing functions at once, by Chandrupatla's method (1997)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ MAX_STEPS = 100
 def find_roots(
     function: Callable[[Array], Array], low: Array, high: Array, tolerance: float = 1e-10
 ) -> Array:
-    """Elementwise x in [low, high] with function(x) = 0, to a relative tolerance.
+    """x in [low, high] with function(x) = 0, elementwise and to a relative tolerance.
 
-    The function is elementwise and increasing. Where it has one sign on the whole bracket, the answer is the
-    end at which it comes nearest to zero.
+    The function is increasing. Where it has one sign on the bracket, the result is the end nearest to it.
     """
     a, b = high.astype(np.float64), low.astype(np.float64)
     fa, fb = function(a), function(b)
@@ -27,7 +26,7 @@ def find_roots(
     c, fc = a, fa
     share = np.full(a.shape, 0.5)
     for _ in range(MAX_STEPS):
-        # b and a always stand on two sides of the root, c is the point before them
+        # the root is between a and b; c is the point before them
         x = a + share * (b - a)
         fx = function(x)
         same = np.sign(fx) == np.sign(fa)

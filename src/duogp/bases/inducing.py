@@ -14,8 +14,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
-from sklearn.cluster import KMeans, MiniBatchKMeans
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
 from torch import Tensor
 
 from duogp.errors import DataWarning
@@ -101,6 +99,9 @@ def kmeans_centres(x: Tensor, num: int, kernel: KernelLike, generator: torch.Gen
     rows = x[_permutation(x.shape[0], x.device, generator)[: max(KMEANS_ROWS, 2 * num)]]
     if _first_occurrences(rows).numel() <= num:  # a centre per distinct row is the rows themselves
         return random_rows(x, num, kernel, generator)
+    from sklearn.cluster import KMeans, MiniBatchKMeans  # here, because it takes a second to import
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
+
     mean = rows.double().mean(0)
     points = (rows.double() - mean).cpu().numpy()  # centred: squared distances then keep their digits
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=_device(generator)))
@@ -158,6 +159,13 @@ INITIALISERS: dict[str, Initialiser] = {
     "kmeans": kmeans_centres,
     "greedy": greedy_variance,
 }
+
+
+def column_spread(rows: Tensor) -> Tensor:
+    """Standard deviation of every column of [..., n, d]: [..., 1, d]; 1 for constant columns."""
+    std = rows.std(-2, correction=1 if rows.shape[-2] > 1 else 0, keepdim=True)
+    rounding = 1e-12 * rows.abs().amax((-2, -1), keepdim=True)
+    return torch.where(std > rounding, std, torch.ones_like(std))
 
 
 def _separate(z: Tensor, x: Tensor, generator: torch.Generator | None) -> Tensor:

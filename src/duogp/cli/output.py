@@ -1,53 +1,37 @@
-"""Output for people (tables) and for machines (JSON with finite numbers)."""
+"""Output on standard output: tables for people, JSON with finite numbers for programs."""
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-
-def plain(value: Any) -> Any:
-    """JSON values: numpy as Python, numbers that are not finite as null."""
-    if isinstance(value, Mapping):
-        return {str(name): plain(part) for name, part in value.items()}
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, str | int | bool) else str(value)
+from duogp.bench.results import finite
 
 
 def print_json(value: Any) -> None:
-    typer.echo(json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+    typer.echo(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def console() -> Console:
+    """The terminal, or 160 columns where standard output is a pipe or a file."""
     shown = Console()
-    return shown if shown.is_terminal else Console(width=160)  # a pipe has no width
+    return shown if shown.is_terminal else Console(width=160)
 
 
 def print_pairs(title: str, pairs: Iterable[tuple[str, Any]]) -> None:
-    """Names and values in two columns; those without a value are left out."""
-    table = Table(box=None, pad_edge=False, show_header=False, title_justify="left", title_style="bold")
+    """Names and values in two columns; pairs without a value are left out."""
+    table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in pairs:
         if value is not None and value != "":
             table.add_row(name, Text(str(value)))
-    shown = console()
-    if title:
-        shown.print(Text(title, style="bold"))
-    shown.print(table)
+    _print(title, table)
 
 
 def print_rows(title: str, columns: list[str], rows: Iterable[Iterable[str]]) -> None:
@@ -56,7 +40,11 @@ def print_rows(title: str, columns: list[str], rows: Iterable[Iterable[str]]) ->
     for i, name in enumerate(columns):
         table.add_column(name, justify="right" if i else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*map(Text, row))
+    _print(title, table)
+
+
+def _print(title: str, table: Table) -> None:
     shown = console()
     if title:
         shown.print(Text(title, style="bold"))
@@ -64,7 +52,7 @@ def print_rows(title: str, columns: list[str], rows: Iterable[Iterable[str]]) ->
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """A number to be read."""
+    """A number to be read; "–" for None, NaN and infinities."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "–"
     if isinstance(value, int):
@@ -79,6 +67,7 @@ def percent(value: Any) -> str:
 
 
 def some(names: Iterable[str], most: int = 8) -> str:
+    """The first names and the number of the others."""
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -1,9 +1,9 @@
-"""A fitted baseline (a deep ensemble, MC dropout) as a part of a manifest and tensors, and back."""
+"""A fitted baseline (deep ensemble, MC dropout) as a part of a manifest and tensors, and back."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,16 +14,11 @@ from torch import Tensor
 from duogp.baselines import KINDS, NeuralPredictor, NeuralSettings
 from duogp.baselines.fit import make_network
 from duogp.data.targets import Target
-from duogp.io.common import (
-    common_from_state,
-    common_state,
-    method_from_state,
-    on_device,
-    settings_from_state,
-)
-from duogp.io.errors import SavedModelError
+from duogp.errors import SavedModelError
+from duogp.io.common import common_from_state, common_state, method_from_state, on_device, settings_from_state
 from duogp.io.modules import count_numbers, module_state, restore_module
 from duogp.io.plain import entry
+from duogp.io.specs import Reader
 
 
 def neural_state(predictor: NeuralPredictor) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -38,24 +33,26 @@ def neural_from_state(
     *,
     device: str | torch.device | None = None,
     objects: Mapping[str, Any] | None = None,
+    classes: Iterable[Any] | None = None,
 ) -> NeuralPredictor:
-    method = method_from_state(part)
-    settings = on_device(settings_from_state(NeuralSettings, part, objects, count_numbers(tensors)), device)
+    reader = Reader(part, count_numbers(tensors), objects=objects, classes=classes)
+    method = method_from_state(part, reader)
+    settings = on_device(settings_from_state(NeuralSettings, part, reader), device)
     common = common_from_state(part)
     described = entry(part, "model", dict)
     kind = entry(described, "network", str)
     if kind not in KINDS or (method is not None and method.name != kind):
         raise SavedModelError(f"its network is {kind!r}, expected one of {', '.join(KINDS)}")
-    classes, outputs = common["classes"], len(common["y_scaler"].scale)
-    target = Target(np.zeros((0, outputs)), common["single_output"], settings.target, classes)
-    if (settings.target == "classes") != (classes is not None):
+    labels, outputs = common["classes"], len(common["y_scaler"].scale)
+    target = Target(np.zeros((0, outputs)), common["single_output"], settings.target, labels)
+    if (settings.target == "classes") != (labels is not None):
         raise SavedModelError("its manifest has class labels without a likelihood of classes, or the reverse")
     inputs = int(common["columns"].sum())
-    seen = outputs if classes is None else len(classes)
+    seen = outputs if labels is None else len(labels)
     members, widths = _sizes(kind, settings, tensors, inputs, seen)
     try:
         network = make_network(kind, replace(settings, widths=widths), inputs, 0, target, [0] * members)
-    except Exception as error:  # settings and tensors that are not of one model
+    except Exception as error:  # settings and tensors of different models
         raise SavedModelError(f"the networks cannot be built as they were: {error}") from error
     for parameter in network.parameters():
         parameter.data = parameter.data.to(settings.torch_dtype)
@@ -67,7 +64,7 @@ def neural_from_state(
 def _sizes(
     kind: str, settings: NeuralSettings, tensors: Mapping[str, Tensor], inputs: int, outputs: int
 ) -> tuple[int, list[int]]:
-    """Members and hidden widths as the tensors have them."""
+    """Members and hidden widths, read from the tensors."""
     weights: list[Tensor] = []
     while (weight := tensors.get(f"net.layers.{len(weights)}.weight")) is not None:
         weights.append(weight)
@@ -88,5 +85,5 @@ def _sizes(
         shapes = [None if mask is None else tuple(mask.shape) for mask in masks]
         fits = members == 1 and shapes == [(settings.passes, 1, width) for width in widths]
     if not fits:
-        raise SavedModelError("its manifest and its tensors speak of different numbers of networks")
+        raise SavedModelError("its manifest and its tensors have different numbers of networks")
     return members, widths

@@ -7,45 +7,36 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from duogp.demo import comparison
-from duogp.demo.tour import tour
-
 TOUR = "tour"
 
 
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """The rows of the comparison."""
+    """The rows of the comparison, printed and drawn."""
+    import torch
+
+    from duogp.demo import comparison, tour
+
     parser = argparse.ArgumentParser(prog="python -m duogp.demo", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", default="demo", help="folder for tables, models, figures (default: demo)")
-    parser.add_argument(
-        "--only", choices=[TOUR, *comparison.TASKS], action="append", help="only this part (repeatable)"
-    )
-    parser.add_argument(
-        "--study",
-        action="store_true",
-        help=f"{comparison.STUDY_SEEDS} seeds, with and without warm start; minutes",
-    )
+    parts = [TOUR, *comparison.EXAMPLES]
+    parser.add_argument("--only", choices=parts, action="append", help="only this part (repeatable)")
+    seeds = f"{comparison.STUDY_SEEDS} seeds, with and without warm start; minutes"
+    parser.add_argument("--study", action="store_true", help=seeds)
     options = parser.parse_args(arguments)
-    # Matrices this small gain little from a second thread, and wait for it whenever the machine is busy.
+    # Matrices this small gain little from a second thread and lose much where the machine is busy.
     torch.set_num_threads(1)
-    tasks = [name for name in comparison.TASKS if options.only is None or name in options.only]
+    names = [name for name in comparison.EXAMPLES if options.only is None or name in options.only]
     if options.study:
-        rows = comparison.study(tasks)
+        rows = comparison.study(names)
         comparison.print_table(rows)
         return rows
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     if options.only is None or TOUR in options.only:
-        tour(folder)
+        tour.tour(folder)
     rows = []
-    if tasks:
+    if names:
         print("\nSVGP and DCSVGP with few inducing points, on test rows:\n", flush=True)
-        rows = comparison.compare(tasks, folder)
+        rows = comparison.compare(names, folder)
     print(f"figures in {folder}: {', '.join(sorted(p.name for p in folder.glob('*.png')))}")
     return rows
-
-
-if __name__ == "__main__":
-    main()

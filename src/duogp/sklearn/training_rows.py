@@ -1,9 +1,8 @@
-"""The rows of a fit: tables of any kind read, repeated rows counted once with their weight.
+"""Rows of a fit: tables read as matrices, equal rows joined into one with the sum of their weights.
 
-A row that comes three times and a row of weight three are the same thing to every objective of this library,
-but not to the choice of inducing points, to minibatches or to a validation split. Repeated rows are therefore
-joined before anything else looks at them: weights then mean exactly what scikit-learn says they mean, copies
-of a row cannot stand on both sides of a validation split, and the fit is quicker.
+A row that comes three times and a row of weight three are the same to every objective, but not to the choice
+of inducing points, to minibatches or to a validation split. Equal rows are therefore joined first: weights
+then mean what scikit-learn says, and copies of a row cannot stand on both sides of a validation split.
 """
 
 from __future__ import annotations
@@ -18,21 +17,27 @@ from sklearn.utils.validation import validate_data
 
 from duogp.data.validation import UnsupportedDtypeError, as_matrix, as_row_vector
 
-#: Squares of larger numbers leave no room for a variance in the user's units.
+#: The variance of larger targets would overflow in their units.
 LARGEST_TARGET = 1e100
-#: Farther out, in deviations of a column, a row is as good as here: distances between rows keep their digits.
-#: Without scaling the data may lie anywhere, and only squares must stay finite.
+#: New rows farther out, in deviations of a column, are moved here, where distances keep their digits; without
+#: scaling the data may lie anywhere, and only squares must stay finite.
 FARTHEST, FARTHEST_UNSCALED = 1e6, 1e60
+ENCODERS = (
+    "sklearn.preprocessing.OneHotEncoder or OrdinalEncoder in front of this estimator makes numbers of text, "
+    "categories and dates, and so does the command line (duogp fit)"
+)
 
 
-class Rows(NamedTuple):
+class TrainingRows(NamedTuple):
+    """Inputs and targets of n rows, their weights and their known noise variances."""
+
     X: NDArray
     y: NDArray  # targets or labels
     weight: NDArray[np.float64] | None
     noise: NDArray[np.float64] | None
 
-    def take(self, index: NDArray[np.intp]) -> Rows:
-        return Rows(*(None if part is None else part[index] for part in self))  # type: ignore[arg-type]
+    def take(self, index: NDArray[np.intp]) -> TrainingRows:
+        return TrainingRows(*(None if part is None else part[index] for part in self))  # type: ignore[arg-type]
 
 
 def read_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1) -> NDArray:
@@ -48,14 +53,8 @@ def read_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1) -> ND
     return matrix
 
 
-ENCODERS = (
-    "sklearn.preprocessing.OneHotEncoder or OrdinalEncoder in front of this estimator makes numbers of text, "
-    "categories and dates, and so does the command line (duogp fit)"
-)
-
-
 def _refuse_categories(X: Any) -> None:
-    """Categories whose names happen to be numbers are still no quantities."""
+    """An error for columns of categories, also where their names are numbers."""
     dtypes = getattr(X, "dtypes", None)
     if dtypes is None or not hasattr(X, "columns"):
         return
@@ -74,7 +73,7 @@ def read_weights(sample_weight: Any, n: int) -> NDArray[np.float64] | None:
 
 
 def require_moderate(y: NDArray, name: str = "y") -> NDArray:
-    """Targets whose variance is a floating-point number."""
+    """The targets, or an error where their variance would overflow."""
     largest = float(np.abs(y).max(initial=0.0))
     if largest > LARGEST_TARGET:
         raise ValueError(
@@ -84,7 +83,7 @@ def require_moderate(y: NDArray, name: str = "y") -> NDArray:
 
 
 def within_reach(X: NDArray, gp: Any) -> NDArray:
-    """New rows, those beyond all data moved to where distances are still numbers."""
+    """New rows, clipped to where distances between rows are finite."""
     X = X.astype(np.float64)
     used, scaler = gp.columns, gp.x_scaler
     with np.errstate(over="ignore"):
@@ -93,8 +92,8 @@ def within_reach(X: NDArray, gp: Any) -> NDArray:
     return X
 
 
-def require_finite(gp: Any, rows: Rows, most: int = 100) -> None:
-    """An error, and no model, where numbers went out of range in training."""
+def require_finite(gp: Any, rows: TrainingRows, most: int = 100) -> None:
+    """An error where numbers went out of range in training."""
     prediction = gp.predict(rows.X[:most])
     values = prediction.std if gp.classes is None else prediction.probabilities
     if not np.isfinite(values).all():
@@ -102,10 +101,10 @@ def require_finite(gp: Any, rows: Rows, most: int = 100) -> None:
         raise ValueError(f"the fitted model has no finite predictions: numbers went out of range{hint}")
 
 
-def join_repeated(rows: Rows) -> Rows:
-    """Rows of no weight left out, equal rows joined and their weights added.
+def join_repeated(rows: TrainingRows) -> TrainingRows:
+    """Rows of weight zero left out, equal rows joined and their weights added.
 
-    What comes out is sorted, unless there was nothing to join and every weight is one: it is what came in.
+    The result is sorted; where no rows are equal and every weight is one, it is the input.
     """
     X, y, weight, noise = rows
     if weight is not None and not weight.all():
@@ -128,7 +127,7 @@ def join_repeated(rows: Rows) -> Rows:
 def _repeats(keys: list[NDArray]) -> NDArray[np.intp] | None:
     """The order in which equal rows are neighbours; None where no two rows are equal.
 
-    Most tables have none, and a digest of the bits of each row says so without sorting by every column.
+    A digest of the bits of each row tells that most tables have none, without a sort by every column.
     """
     digest = np.zeros(len(keys[0]), dtype=np.uint64)
     for key in keys:
@@ -141,7 +140,7 @@ def _repeats(keys: list[NDArray]) -> NDArray[np.intp] | None:
 
 
 def _codes(y: NDArray) -> NDArray:
-    """Targets as they are, labels by number."""
+    """Targets unchanged, labels by number."""
     return y if y.dtype.kind == "f" else np.unique(y, return_inverse=True)[1].astype(np.float64)
 
 

@@ -1,38 +1,39 @@
-"""Fitted estimators as folders: the model as `duogp.io` writes it, the estimator's own entries around it.
+"""Fitted scikit-learn estimators: the model inside, and the estimator's own entries around it.
 
-Parameters are written as JSON. A kernel or a likelihood object among them is part of the model's settings and
-comes back from there; a RandomState does not come back (None). Of a stream the model of now is written: a
-`partial_fit` after loading goes on from its posterior, with a fresh optimiser.
+A kernel or a likelihood object among the parameters is part of the model's settings and comes back from
+there; a RandomState becomes None. Of a stream the present model is written: `partial_fit` after loading goes
+on from its posterior, with a fresh optimiser.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from duogp.io import SavedModelError, gp_from_state, gp_state, write_folder
+from duogp.errors import SavedModelError
+from duogp.io.models import gp_from_state, gp_state
 from duogp.io.plain import entries, entry
 from duogp.sklearn.base import BaseGP
 from duogp.sklearn.classifier import GPClassifier
 from duogp.sklearn.conformal import Calibration
 from duogp.sklearn.regressor import GPRegressor
 
-KIND = "estimator"
 CLASSES: dict[str, type[BaseGP]] = {"GPRegressor": GPRegressor, "GPClassifier": GPClassifier}
 SCORES = "calibration.scores"
-#: Stands in the parameters for an object that the model's settings hold.
+#: The place of an object among the parameters that the model has: a kernel, a likelihood, a method.
 OF_MODEL = {"of_model": True}
 
 
-def save(estimator: BaseGP, folder: str | os.PathLike[str]) -> Path:
-    gp = estimator.gp_
-    part, tensors = gp_state(gp)
+def estimator_state(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A manifest and tensors; a TypeError for what is no fitted model at all."""
+    if not isinstance(estimator, BaseGP):
+        return gp_state(estimator)
+    part, tensors = gp_state(estimator.gp_)
     if estimator.calibration_ is not None:
         tensors = {**tensors, SCORES: torch.as_tensor(estimator.calibration_.scores.copy())}
     own = {
@@ -43,30 +44,26 @@ def save(estimator: BaseGP, folder: str | os.PathLike[str]) -> Path:
         "n_iter": int(estimator.n_iter_),
         "object_labels": bool(getattr(estimator, "_object_labels", False)),
     }
-    return write_folder(folder, {"kind": KIND, "estimator": own, "model": part}, tensors)
+    return {"kind": "estimator", "estimator": own, "model": part}, tensors
 
 
-def load(
-    manifest: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    /,
-    *,
-    device: str | torch.device | None = None,
-    objects: Mapping[str, Any] | None = None,
+def estimator_from_state(
+    manifest: Mapping[str, Any], tensors: Mapping[str, Tensor], /, *, device: Any = None, **given: Any
 ) -> BaseGP:
+    """The inverse of `estimator_state`; keywords as of `gp_from_state`."""
     own = entry(manifest, "estimator", dict)
     name = entry(own, "class", str)
     if name not in CLASSES:
         raise SavedModelError(f"it is of the unknown estimator {name!r}")
     scores = tensors.get(SCORES)
     rest = {key: value for key, value in tensors.items() if key != SCORES}
-    gp = gp_from_state(entry(manifest, "model", dict), rest, device=device, objects=objects)
+    gp = gp_from_state(entry(manifest, "model", dict), rest, device=device, **given)
     if (gp.classes is not None) != (name == "GPClassifier"):
         raise SavedModelError(f"its model is not that of a {name}")
     estimator = CLASSES[name]()
     saved = entry(own, "params", dict)
     known = {key: saved[key] for key in estimator.get_params(deep=False) if key in saved}
-    estimator.set_params(**{key: _from_plain(value, key, gp.settings) for key, value in known.items()})
+    estimator.set_params(**{key: _from_plain(value, key, gp) for key, value in known.items()})
     if device is not None:
         estimator.set_params(device=str(device))
     estimator._gp, estimator._learner = gp, None
@@ -112,9 +109,9 @@ def _plain(value: Any) -> Any:
     return OF_MODEL
 
 
-def _from_plain(value: Any, name: str, settings: Any) -> Any:
+def _from_plain(value: Any, name: str, gp: Any) -> Any:
     if value == OF_MODEL:
-        return getattr(settings, name, None)
+        return gp.method if name == "method" else getattr(gp.settings, name, None)
     if isinstance(value, Mapping):
-        return {key: _from_plain(part, key, settings) for key, part in entry(value, "dict", dict).items()}
+        return {key: _from_plain(part, key, gp) for key, part in entry(value, "dict", dict).items()}
     return value

@@ -1,11 +1,11 @@
-"""The paper's numbers beside ours: mean over splits, standard error, difference, verdict."""
+"""Tables of the paper's numbers beside ours: mean over splits, standard error, difference, verdict."""
 
 from __future__ import annotations
 
 import math
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,11 +17,13 @@ DERIVED = {"loglik": ("nll", -1.0), "accuracy_percent": ("accuracy", 100.0)}
 #: Everything else is better the lower it is.
 HIGHER_IS_BETTER = frozenset({"loglik", "accuracy", "accuracy_percent"})
 COLUMNS = ("data", "method", "paper", "ours", "splits", "difference", "verdict")
+#: Columns of text; all others are numbers.
+TEXTS = frozenset({"data", "method", "verdict"})
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One number of a table: ours (None: not run) and the paper's (None: not there)."""
+    """One number of a table: ours (None: not run) and the paper's (None: not reported)."""
 
     data: str
     method: str
@@ -44,10 +46,8 @@ class Comparison:
 
 def compare(suite: Suite, results: Results, cells: Sequence[Cell] | None = None) -> list[Comparison]:
     """The suite's metrics for every data set and method, ours beside the paper's."""
-    paths = {}
-    for metric in suite.metrics:
-        stored, factor = DERIVED.get(metric, (metric, 1.0))
-        paths[metric] = (f"metrics.{stored}", factor)
+    stored = {metric: DERIVED.get(metric, (metric, 1.0)) for metric in suite.metrics}
+    paths = {metric: (f"metrics.{name}", factor) for metric, (name, factor) in stored.items()}
     return list(_compare(suite, results, cells, paths, suite.paper))
 
 
@@ -61,28 +61,29 @@ def learned(suite: Suite, results: Results, cells: Sequence[Cell] | None = None)
 def within_tolerance(
     metric: str, ours: float | None, paper: float | None, tolerance: dict[str, float]
 ) -> bool | None:
-    """Not worse than the paper's by more than the suite allows (the larger allowance); None if unknown."""
+    """Whether ours is not worse than the paper's by more than the suite allows (the larger allowance).
+
+    None where a number or the allowance is not known.
+    """
     if ours is None or paper is None:
         return None
-    allowed = []
-    if metric in tolerance:
-        allowed.append(tolerance[metric])
-    if f"{metric}_relative" in tolerance:
-        allowed.append(abs(paper) * tolerance[f"{metric}_relative"])
+    scales = {metric: 1.0, f"{metric}_relative": abs(paper)}
+    allowed = [scale * tolerance[name] for name, scale in scales.items() if name in tolerance]
     if not allowed:
         return None
     return ours >= paper - max(allowed) if metric in HIGHER_IS_BETTER else ours <= paper + max(allowed)
 
 
 def render(rows: Sequence[Comparison], source: str = "", *, rich: bool | None = None) -> str:
-    """Aligned text: one block per metric and, under it, how many are within tolerance."""
-    if rich is None:
-        rich = sys.stdout.isatty()
-    draw = _rich_table if rich else _plain_table
+    """Aligned text: one block per metric and, under it, how many are within tolerance.
+
+    ``rich``: with colours, by default on a terminal.
+    """
+    draw = _rich_table if rich or (rich is None and sys.stdout.isatty()) else text_table
     blocks = []
     for metric in dict.fromkeys(row.metric for row in rows):
         chosen = [row for row in rows if row.metric == metric]
-        table = draw([_line(row) for row in chosen])
+        table = draw(COLUMNS, [_line(row) for row in chosen])
         blocks.append("\n".join([metric, table, *summary(chosen)]))
     if source:
         blocks.append(f"paper: {source}")
@@ -109,32 +110,26 @@ def _compare(
     paths: dict[str, tuple[str, float]],
     paper: Numbers,
 ) -> Iterator[Comparison]:
-    cells = suite.cells() if cells is None else cells
+    by_pair: dict[tuple[str, str], list[Cell]] = {}
+    for cell in suite.cells() if cells is None else cells:
+        by_pair.setdefault((cell.data, cell.label), []).append(cell)
+    pairs = [(d.label, m.label) for d in suite.data for m in suite.methods if (d.label, m.label) in by_pair]
     for metric, (path, factor) in paths.items():
-        for data in _in_order(suite.data, {c.data for c in cells}):
-            for method in _in_order(suite.methods, {c.label for c in cells}):
-                chosen = [c for c in cells if (c.data, c.label) == (data, method)]
-                if not chosen:  # a method that is not for this data set
-                    continue
-                rows = [results.ok(c) for c in chosen]
-                stored = [v for row in rows if row is not None and (v := _number_at(row, path)) is not None]
-                values = [factor * value for value in stored]
-                theirs = paper.get(metric, {}).get(data, {}).get(method)
-                ours = statistics.fmean(values) if values else None
-                yield Comparison(
-                    data=data,
-                    method=method,
-                    metric=metric,
-                    ours=ours,
-                    paper=theirs,
-                    stderr=statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None,
-                    splits=len(values),
-                    within=within_tolerance(metric, ours, theirs, suite.tolerance),
-                )
-
-
-def _in_order(entries: Iterable[Any], labels: set[str]) -> list[str]:
-    return [e.label for e in entries if e.label in labels]
+        for data, method in pairs:
+            rows = [row for cell in by_pair[data, method] if (row := results.ok(cell)) is not None]
+            values = [factor * value for row in rows if (value := _number_at(row, path)) is not None]
+            theirs = paper.get(metric, {}).get(data, {}).get(method)
+            ours = statistics.fmean(values) if values else None
+            yield Comparison(
+                data=data,
+                method=method,
+                metric=metric,
+                ours=ours,
+                paper=theirs,
+                stderr=statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None,
+                splits=len(values),
+                within=within_tolerance(metric, ours, theirs, suite.tolerance),
+            )
 
 
 def _number_at(row: Row, path: str) -> float | None:
@@ -157,48 +152,34 @@ def _mean(value: Any) -> float | None:
 
 
 def _line(row: Comparison) -> tuple[str, ...]:
-    number = "{:.4f}".format
-    ours = "–" if row.ours is None else number(row.ours)
+    paper, ours = ("–" if value is None else f"{value:.4f}" for value in (row.paper, row.ours))
     if row.stderr is not None:
         ours += f" ± {row.stderr:.4f}"
     difference = "–" if row.ours is None or row.paper is None else f"{row.ours - row.paper:+.4f}"
-    return (
-        row.data,
-        row.method,
-        "–" if row.paper is None else number(row.paper),
-        ours,
-        str(row.splits),
-        difference,
-        row.verdict,
-    )
+    return row.data, row.method, paper, ours, str(row.splits), difference, row.verdict
 
 
-def _plain_table(lines: Sequence[Sequence[str]]) -> str:
-    table = [COLUMNS, *lines]
-    widths = [max(len(line[i]) for line in table) for i in range(len(COLUMNS))]
-    left = {"data", "method", "verdict"}
-    aligned = [
-        "  ".join(
-            cell.ljust(w) if name in left else cell.rjust(w)
-            for cell, w, name in zip(line, widths, COLUMNS, strict=True)
-        ).rstrip()
-        for line in table
-    ]
-    return "\n".join(aligned)
+def text_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A head and lines in aligned columns: texts to the left, numbers to the right."""
+    table = [columns, *lines]
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+    sides = ["<" if name in TEXTS else ">" for name in columns]
+    aligned = [[f"{c:{s}{w}}" for c, s, w in zip(line, sides, widths, strict=True)] for line in table]
+    return "\n".join("  ".join(line).rstrip() for line in aligned)
 
 
-def _rich_table(lines: Sequence[Sequence[str]]) -> str:
+def _rich_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """The same with colours; without where rich is not installed."""
     try:
         from rich.console import Console
         from rich.table import Table
     except ImportError:
-        return _plain_table(lines)
+        return text_table(columns, lines)
     table = Table(box=None, pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, justify="left" if name in ("data", "method", "verdict") else "right")
-    colour = {"ok": "green", "worse": "red", "not run": "dim"}
+    for name in columns:
+        table.add_column(name, justify="left" if name in TEXTS else "right")
     for line in lines:
-        table.add_row(*line, style=None if line[-1] == "ok" else colour.get(line[-1]))
+        table.add_row(*line, style={"worse": "red", "not run": "dim"}.get(line[-1]))
     console = Console()
     with console.capture() as capture:
         console.print(table)

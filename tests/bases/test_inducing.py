@@ -7,11 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from duogp.bases import inducing
+from duogp.bases.inducing import INITIALISERS, UnitRBF, select_inducing
 from duogp.errors import DataWarning
-from duogp.fitting import inducing
-from duogp.fitting.inducing import INITIALISERS, UnitRBF, select_inducing
 
-torch.set_num_threads(1)
 NAMES = sorted(INITIALISERS)
 
 

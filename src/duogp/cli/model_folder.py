@@ -1,6 +1,7 @@
-"""A model folder: the saved estimator, and beside it ``table.json``, which says what the table was."""
+"""A model folder: the saved estimator and ``table.json``, schema of its table and report of its fit."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import duogp
-from duogp.cli.manners import say
-from duogp.io.kinds import TABLE
+from duogp.bench.results import finite
+from duogp.cli.errors import note
 from duogp.tables import Schema, column_names_of, read_chunks
+from duogp.tables.arrow import arrow
 from duogp.tables.files import CHUNK_ROWS, column_types_of
 from duogp.tables.schema import require_columns
 
@@ -20,25 +21,11 @@ from duogp.tables.schema import require_columns
 @dataclass(frozen=True)
 class SavedModel:
     folder: Path
-    estimator: Any  # a GPRegressor or GPClassifier; None where the folder holds a bare model
+    estimator: Any  # a GPRegressor or GPClassifier; None where the folder holds a model without one
     gp: Any
     schema: Schema
-    report: dict[str, Any]  # what `duogp fit` said
-    unseen: dict[str, int] = field(default_factory=dict)  # rows with categories that are new, by column
-
-    def encode(self, table: Any) -> NDArray[np.float64]:
-        """Rows as the model takes them; categories that it does not know are counted."""
-        for name, count in self.schema.unseen(table).items():
-            self.unseen[name] = self.unseen.get(name, 0) + count
-        return self.schema.encode(table).matrix
-
-    def tell_unseen(self) -> None:
-        for name, count in self.unseen.items():
-            say(
-                f"note: {count:,} rows have a {name!r} that the model was not fitted on; their predictions "
-                "leave it out, and their intervals do not know it",
-                "yellow",
-            )
+    report: dict[str, Any]  # of `duogp fit`
+    unseen: Counter[str] = field(default_factory=Counter)  # encoded rows with an unknown category, by column
 
     @property
     def target(self) -> str:
@@ -48,40 +35,56 @@ class SavedModel:
     def is_classifier(self) -> bool:
         return self.gp.classes is not None
 
+    def encode(self, table: Any) -> NDArray[np.float64]:
+        """Inputs of the model [n, d]; rows with unknown categories are counted in `unseen`."""
+        self.unseen.update(self.schema.unseen(table))
+        return self.schema.encode(table).matrix
+
+    def report_unseen(self) -> None:
+        """A note for each column in which unknown categories were met."""
+        for name, count in self.unseen.items():
+            note(
+                f"{count:,} rows have a {name!r} that the model was not fitted on; their predictions "
+                "leave it out, and their intervals do not know it"
+            )
+
     def rows(
         self, path: str, *, target: bool = False, keep: list[str] | None = None, typed: bool = False
     ) -> Iterator[Any]:
-        """A file in tables of a few rows, read as the columns were when the model was fitted.
+        """Tables of a few rows of a file each, with the column types that the model was fitted on.
 
-        ``keep``: other columns, which a CSV has as text; ``typed``: as what the whole of it says they are.
+        ``keep``: other columns, which are text in a CSV file, or with ``typed`` of the type that all their
+        values have.
         """
-        found = False
+        keep = keep or []
         types = self.schema.csv_types(target=target)
         if typed and keep:
             types = column_types_of(path, keep) | types
         names = column_names_of(path)
-        require_columns(keep or [], names, "--keep")
+        require_columns(keep, names, "--keep")
         require_columns([self.target] if target else [], names, "the target")
-        for table in read_chunks(path, types, keep=keep or [], rows=CHUNK_ROWS):
-            found |= table.num_rows > 0
+        found = False
+        for table in read_chunks(path, types, keep=keep, rows=CHUNK_ROWS):
             if table.num_rows:
+                found = True
                 yield table
         if not found:
             raise ValueError(f"{path!r} has no rows")
 
-    def table(self, path: str, *, target: bool = True) -> Any:
-        """A whole file as one table."""
-        from duogp.tables.arrow import arrow
-
-        return arrow().concat_tables(list(self.rows(path, target=target)))
+    def table(self, path: str) -> Any:
+        """A whole file as one table, without its target."""
+        return arrow().concat_tables(list(self.rows(path)))
 
 
 def open_model(folder: str, device: str | None = None) -> SavedModel:
-    """Load a folder that `duogp fit` wrote; a clear error for anything else."""
+    """The model in a folder that `duogp fit` wrote."""
+    from duogp.io import load
+    from duogp.io.kinds import TABLE
+
     path = Path(folder)
     if not path.exists():
         raise FileNotFoundError(f"there is no model folder {folder!r}; duogp fit makes one")
-    loaded = duogp.load(path, device=device)
+    loaded = load(path, device=device)
     description = path / TABLE
     if not description.is_file():
         raise ValueError(
@@ -95,31 +98,31 @@ def open_model(folder: str, device: str | None = None) -> SavedModel:
     if not isinstance(state, dict) or not isinstance(state.get("fit"), dict):
         raise ValueError(f"{str(description)!r} is not what duogp fit writes")
     schema = Schema.from_dict(state.get("schema", {}))
-    is_estimator = hasattr(loaded, "gp_")
-    gp = loaded.gp_ if is_estimator else loaded
+    estimator = loaded if hasattr(loaded, "gp_") else None
+    gp = loaded if estimator is None else estimator.gp_
     if len(schema.names) != len(gp.columns):
         raise ValueError(
             f"{folder!r}: {TABLE} describes {len(schema.names)} columns, the model has {len(gp.columns)}: "
             "they do not belong together"
         )
-    return SavedModel(path, loaded if is_estimator else None, gp, schema, state["fit"])
+    return SavedModel(path, estimator, gp, schema, state["fit"])
 
 
 def save_model(estimator: Any, schema: Schema, report: dict[str, Any], folder: Path) -> None:
-    from duogp.cli.showing import plain
+    """Write the folder that `open_model` reads."""
+    from duogp.io.kinds import TABLE
 
     estimator.save(folder)
-    text = json.dumps({"schema": schema.to_dict(), "fit": plain(report)}, indent=2, ensure_ascii=False)
+    text = json.dumps({"schema": schema.to_dict(), "fit": finite(report)}, indent=2, ensure_ascii=False)
     (folder / TABLE).write_text(text + "\n", encoding="utf-8")
 
 
 def relevance(gp: Any, schema: Schema) -> dict[str, float] | None:
     """1 / lengthscale of each column of the table as a share of their sum, the largest first.
 
-    A column that became several inputs counts by the shortest of their lengthscales.
-
-    Of decoupled conditionals it is that of the mean's kernel. None where there is not one lengthscale for
-    each input: a kernel without them, one for all columns, or a network's features.
+    A column that is encoded as several inputs counts by the shortest of their lengthscales. Of decoupled
+    conditionals it is that of the mean's kernel. None without a lengthscale for each input: a kernel that has
+    none, one for all columns, or a network's features.
     """
     if not hasattr(gp, "hyperparameters"):
         return None
@@ -145,15 +148,7 @@ def relevance(gp: Any, schema: Schema) -> dict[str, float] | None:
 
 
 def rows_with_target(schema: Schema, table: Any) -> tuple[Any, NDArray, int]:
-    """Rows of a table that have a target, their targets, and how many rows had none."""
+    """Rows of a table that have a target, their targets, and the number of rows without one."""
     values, there = schema.targets(table)
-    if not there.any():
-        raise ValueError("no row has a target")
     missing = int((~there).sum())
-    return (table.filter(_mask(there)) if missing else table), values[there], missing
-
-
-def _mask(there: NDArray[np.bool_]) -> Any:
-    from duogp.tables.arrow import arrow
-
-    return arrow().array(there)
+    return (table.filter(arrow().array(there)) if missing else table), values[there], missing

@@ -1,0 +1,90 @@
+"""The door: `fit` hands a table to what its method is trained by, a GP, a stream, or networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+from duogp.baselines import NeuralPredictor, fit_neural
+from duogp.fitting.fit import fit_replicates, fit_table, is_auto, plan
+from duogp.methods.registry import METHODS, Method
+from duogp.online.table import fit_stream
+from duogp.posterior.gp import GP
+from duogp.training import Callback
+
+__all__ = ["fit", "fit_replicates", "plan"]
+
+
+@overload
+def fit(
+    X: Any,
+    y: Any,
+    method: Literal["mc-dropout", "deep-ensemble"],
+    *,
+    validation: tuple[Any, Any] | None = None,
+    sample_weight: Any = None,
+    **settings: Any,
+) -> NeuralPredictor: ...
+
+
+@overload
+def fit(
+    X: Any,
+    y: Any,
+    method: str | Method = "dcsvgp",
+    *,
+    validation: tuple[Any, Any] | None = None,
+    noise: Any = None,
+    sample_weight: Any = None,
+    callbacks: Sequence[Callback] = (),
+    **settings: Any,
+) -> GP: ...
+
+
+def fit(
+    X: Any,
+    y: Any,
+    method: str | Method = "dcsvgp",
+    *,
+    validation: tuple[Any, Any] | None = None,
+    noise: Any = None,
+    sample_weight: Any = None,
+    callbacks: Sequence[Callback] = (),
+    **settings: Any,
+) -> GP | NeuralPredictor:
+    """Fit a method of the registry to a table, or ``"auto"``: the one that does best on validation rows.
+
+    ``X`` [n, d], ``y`` [n] (or [n, outputs]): arrays, frames, lists; with a ``likelihood`` of classes
+    ("classes", "bernoulli", "robust-max", "softmax") labels of any type. ``method``: a name, or a `Method` of
+    one's own. ``validation``: rows to stop early and to choose β on (otherwise a ``validation_fraction`` of
+    the training rows, where they are needed). ``noise``: known noise variance of each row. All other keywords
+    are `duogp.Settings`; `duogp.plan` shows what they lead to.
+
+    Deep methods return a `DeepGP`; the baselines "mc-dropout" and "deep-ensemble" are no GPs: theirs is a
+    `duogp.baselines.NeuralPredictor`, and their settings `duogp.baselines.NeuralSettings`.
+    """
+    rows: dict[str, Any] = {"validation": validation, "sample_weight": sample_weight}
+    if is_auto(method):
+        return fit_table(X, y, method, noise=noise, callbacks=callbacks, settings=settings, **rows)
+    recipe = METHODS[method]
+    if recipe.is_baseline:
+        _refuse(recipe, "trains networks", noise=noise, callbacks=callbacks or None)
+        if (solver := settings.pop("solver", "auto")) not in ("auto", "stochastic"):
+            raise ValueError(
+                f"solver={solver!r} is not possible: {recipe.name!r} trains networks; use solver='stochastic'"
+            )
+        found = fit_neural(X, y, recipe.name, settings=settings, **rows)
+        found.method = recipe
+        return found
+    if recipe.learns_online:
+        given = {"validation": validation, "noise": noise, "callbacks": callbacks or None}
+        _refuse(recipe, "learns from a stream", **given)
+        return fit_stream(X, y, recipe, sample_weight, settings)
+    return fit_table(X, y, recipe, noise=noise, callbacks=callbacks, settings=settings, **rows)
+
+
+def _refuse(method: Method, why: str, **given: Any) -> None:
+    """An error for arguments of `fit` that a method has no use for."""
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{method.name!r} {why}: it takes no {name}")

@@ -1,0 +1,4 @@
+from duogp.demo import main
+
+if __name__ == "__main__":
+    main()

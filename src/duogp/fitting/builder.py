@@ -1,0 +1,294 @@
+"""From a dataset and a plan to models and problems: rows on the device, inducing points, all replicates."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from duogp.bases.inducing import select_inducing
+from duogp.data.scaling import Scaler
+from duogp.fitting.build import build_model
+from duogp.fitting.dataset import Dataset, Rows
+from duogp.fitting.factories import initial_kernel
+from duogp.fitting.plan import Plan
+from duogp.kernels import GeneralisedRBF
+from duogp.kernels.generalised import generalised_points
+from duogp.means import ConstantMean
+from duogp.methods.registry import Method
+from duogp.methods.settings import Settings
+from duogp.models.deep import DeepModel
+from duogp.models.model import Batch, Model, take_replicate
+from duogp.posterior.deep import DeepGP
+from duogp.posterior.gp import GP
+from duogp.training import ClosedForm, Evidence, History, Minibatches, Problem, Scaling, Stochastic, Table
+
+#: Rows that a prior mean starts from.
+START_ROWS = 10_000
+#: Bytes that closed-form training may hold at once on a GPU; on a CPU small chunks are as fast as large ones.
+CUDA_BYTES = 16 * 2**30
+CPU_CHUNK_ROWS = 2048
+#: Numbers kept for every row and inducing point by one kernel's features and their gradients (measured).
+FLOATS_PER_FEATURE = 20
+
+
+class Builder:
+    """Makes models and problems for all replicates of one fit: row sets × β grid, in that order."""
+
+    def __init__(self, data: Dataset, plan: Plan) -> None:
+        self.data, self.plan, self.settings, self.seeds = data, plan, plan.settings, data.seeds
+        self.n = plan.train.shape[1]
+        self.grid = len(plan.betas)
+        self.x_scalers, self.y_scalers = _scalers(data, plan)
+        table = _table(data, plan, self.x_scalers, self.y_scalers)
+        self.table = self._each_beta(table)
+        self.rows = self._row_sets(plan.train)
+        self.held_out = None if plan.validation is None else self._row_sets(plan.validation)
+        self.betas = torch.tensor(plan.betas, dtype=torch.float64).repeat(len(plan.train), 1)
+        self._choose_points(table)
+
+    def model(self, method: Method | None = None) -> Model:
+        """Every replicate of a method, the plan's by default, at its start."""
+        method = self.plan.method if method is None else method
+        points_are_rows = method.recipe.points_are_rows
+        model = build_model(
+            method,
+            self.settings,
+            inducing=self.inducing.clone(),
+            extra=None if self.extra is None else self.extra.clone(),
+            outputs=self.table.y.shape[1],
+            num_data=self.n,
+            beta1=self.betas[:, 0],
+            beta2=self.betas[:, 1],
+            omega=self.plan.omega,
+            fixed_noise=self.table.noise is not None,
+            spread=self.spread,
+            generators=[
+                torch.Generator().set_state(state) for state in self._states for _ in range(self.grid)
+            ],
+            classes=self.data.num_classes,
+            rows=self.table.gather(self.rows) if points_are_rows else None,
+            inputs=self.table.gather(self.rows[:, :START_ROWS]).x if method.is_deep else None,
+        )
+        y = self.table.y[self.rows[:, :START_ROWS]].mT  # [R, outputs, n]
+        start = model.likelihood.initial_latent(y)
+        if start is not None and isinstance(model.mean, ConstantMean) and model.mixing is None:
+            model.mean.constant.data.copy_(start)
+        return model
+
+    def problem(self, model: Model) -> Problem:
+        """What the plan's solver trains."""
+        if self.plan.solver == "closed-form":
+            return self.closed_form(model)
+        device, settings = self.settings.torch_device, self.settings
+        shufflers = [torch.Generator(device).manual_seed(s + 1) for s in self.seeds for _ in range(self.grid)]
+        blocks = self.plan.omega == "blocks" and model.uses_omega
+        return Stochastic(
+            model, self.table, Minibatches(self.rows, settings.batch_size, shufflers, blocks=blocks)
+        )
+
+    def closed_form(
+        self, model: Model, *, with_validation: bool = False, sample: int | None = None
+    ) -> ClosedForm:
+        """The collapsed bound of the training rows, of all rows, or of a sample of them."""
+        rows = self.rows
+        if sample is not None and sample < self.n:
+            rows = torch.stack([_sample(own, sample, seed) for own, seed in self._each_seed()])
+        model.basis.use_all_columns()  # nothing is drawn between steps on all rows
+        if model.basis.points_are_rows:
+            return Evidence(model, self.table, rows)
+        if with_validation and self.held_out is not None:
+            rows = torch.cat([rows, self.held_out], 1)
+        return ClosedForm(model, self.table, rows, self._chunk_rows(model, rows.shape[1]))
+
+    def validation(self) -> Batch | None:
+        return None if self.held_out is None else self.table.gather(self.held_out)
+
+    def fitted(
+        self,
+        model: Model,
+        history: History,
+        *,
+        method: Method | None = None,
+        settings: Settings | None = None,
+        replicate: int = 0,
+        candidate: int = 0,
+    ) -> GP:
+        """A trained replicate in the user's units; ``candidate`` is its place in the model."""
+        kind = DeepGP if isinstance(model, DeepModel) else GP
+        return kind(
+            take_replicate(model, candidate),
+            method=self.plan.method if method is None else method,
+            settings=self.settings if settings is None else settings,
+            columns=self.plan.columns,
+            x_scaler=self.x_scalers[replicate],
+            y_scaler=self.y_scalers[replicate],
+            single_output=self.data.target.single_output,
+            history=history,
+            known_noise=self.data.noise is not None and not getattr(model.likelihood, "learns_noise", True),
+            column_names=self.data.names,
+            classes=self.data.target.classes,
+        )
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _choose_points(self, table: Table) -> None:
+        """Inducing points for each set of rows; β values share them."""
+        plan, settings, dims = self.plan, self.settings, table.x.shape[1]
+        recipe = plan.method.recipe
+        prior = initial_kernel(settings, torch.ones(dims))
+        own = settings.extra_init
+        spreads: list[Tensor] = []
+        points: list[Tensor] = []
+        extra: list[Tensor] = []
+        self._states = []
+        rows = torch.as_tensor(plan.train, device=settings.torch_device)
+        for r, seed in enumerate(self.seeds):
+            generator = torch.Generator().manual_seed(seed)
+            x = _scaled_rows(table, rows, r)
+            spreads.append(_spread(x, None if table.weight is None else table.weight[rows[r]].cpu().numpy()))
+            kernel = initial_kernel(settings, spreads[-1]).to(x.device)
+            num, more, name = plan.num_inducing, plan.num_extra, plan.inducing_init
+            if recipe.points_are_rows:
+                points.append(x)
+            elif recipe.has_second_block and own is None and more is not None:
+                # Chosen together, so that the blocks keep out of each other's way.
+                both = select_inducing(name, x, num + more, kernel=kernel, generator=generator)
+                both = both[torch.randperm(num + more, generator=generator).to(both.device)]
+                points.append(both[:num])
+                extra.append(both[num:])
+            else:
+                points.append(select_inducing(name, x, num, kernel=kernel, generator=generator))
+                if more is not None:
+                    extra.append(select_inducing(own or name, x, more, kernel=kernel, generator=generator))
+            self._states.append(generator.get_state())
+        generalised = any(isinstance(part, GeneralisedRBF) for part in prior.modules())
+        generalised = generalised and not recipe.points_are_rows
+        self.inducing = self._stack(points, generalised)
+        self.spread = torch.stack(spreads).repeat_interleave(self.grid, 0).unsqueeze(1)  # [R, 1, d]
+        self.extra = self._stack(extra, generalised) if extra else None
+
+    def _stack(self, points: list[Tensor], generalised: bool) -> Tensor:
+        """[R, 1, M, d]: latent functions share their inducing points."""
+        stacked = torch.stack(points).repeat_interleave(self.grid, 0).unsqueeze(1)
+        return (generalised_points(stacked) if generalised else stacked).to(self.settings.torch_dtype)
+
+    def _row_sets(self, rows: Rows) -> Tensor:
+        return torch.as_tensor(rows, device=self.settings.torch_device).repeat_interleave(self.grid, 0)
+
+    def _each_beta(self, table: Table) -> Table:
+        if table.scaling is None or self.grid == 1:
+            return table
+        scaling = Scaling(*(t.repeat_interleave(self.grid, 0) for t in table.scaling))
+        return replace(table, scaling=scaling)
+
+    def _each_seed(self) -> Iterator[tuple[Tensor, int]]:
+        """Training rows of every replicate with its seed."""
+        seeds = [seed for seed in self.seeds for _ in range(self.grid)]
+        return zip(self.rows, seeds, strict=True)
+
+    def _chunk_rows(self, model: Model, n: int) -> int:
+        """Rows at once in closed form: a block of Ω, or what fits into memory."""
+        if model.uses_omega and self.plan.omega != "rows":
+            block = self.settings.omega_block or min(1024, max(128, model.basis.q.size))
+            return n if self.plan.omega == "full" else min(n, block)
+        if self.settings.torch_device.type == "cpu":
+            return min(n, CPU_CHUNK_ROWS)
+        points = sum(p.shape[-2] for name, p in model.basis.named_parameters() if name.endswith("inducing"))
+        kernels = len(model.basis.kernels())
+        row_bytes = 8 * FLOATS_PER_FEATURE * kernels * points * model.replicates * model.likelihood_outputs
+        free, _ = torch.cuda.mem_get_info(self.settings.torch_device)
+        return max(min(n, min(CUDA_BYTES, free // 2) // row_bytes), 256)
+
+
+def _scalers(data: Dataset, plan: Plan) -> tuple[list[Scaler], list[Scaler]]:
+    """Of inputs and targets, for every set of training rows."""
+    X, y, settings = data.X[:, plan.columns], data.target.values, plan.settings
+    categorical = initial_kernel(settings, torch.ones(X.shape[1])).categorical_columns(X.shape[1])
+    scale_y = bool(settings.standardize) and data.target.kind == "real"
+    x_scalers, y_scalers = [], []
+    for part in plan.train:
+        weights = None if data.weights is None else data.weights[part]
+        x_scalers.append(_scaler(X[part], settings.standardize, weights, categorical))
+        y_scalers.append(_scaler(y[part], scale_y, weights))
+    return x_scalers, y_scalers
+
+
+def _scaler(
+    A: NDArray, kind: bool | str, weights: NDArray | None = None, unscaled: Collection[int] = ()
+) -> Scaler:
+    """Category codes are names, not quantities: their columns are left as they are."""
+    if not kind:
+        return Scaler.identity(A.shape[1])
+    if kind == "minmax":
+        scaler = Scaler.minmax(A)
+    else:
+        scaler = Scaler.standard(A) if weights is None else Scaler.weighted(A, weights)
+    shift, scale = scaler.shift.copy(), scaler.scale.copy()
+    shift[list(unscaled)], scale[list(unscaled)] = 0.0, 1.0
+    return Scaler(shift, scale)
+
+
+def _table(data: Dataset, plan: Plan, x_scalers: list[Scaler], y_scalers: list[Scaler]) -> Table:
+    """All rows on the device; scaled once in float64 for one set of rows, when they are gathered for many."""
+    settings = plan.settings
+    device, dtype = settings.torch_device, settings.torch_dtype
+    X, y, noise = data.X[:, plan.columns], data.target.values, data.noise
+
+    def tensor(a: NDArray, kind: torch.dtype = torch.float64) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(a), dtype=kind, device=device)
+
+    weight = None if data.weights is None else tensor(data.weights)
+    if len(plan.train) == 1 or settings.standardize is False:
+        xs, ys = x_scalers[0], y_scalers[0]
+        row_noise = None if noise is None else tensor(noise[:, None] / ys.scale**2)
+        return Table(
+            tensor(xs.transform(X), dtype), tensor(ys.transform(y), dtype), row_noise, weight, None, dtype
+        )
+    scaling = Scaling(
+        *(
+            tensor(np.stack([getattr(s, name) for s in scalers])[:, None])
+            for scalers in (x_scalers, y_scalers)
+            for name in ("shift", "scale")
+        )
+    )
+    row_noise = None if noise is None else tensor(np.repeat(noise[:, None], y.shape[1], 1))
+    return Table(tensor(X), tensor(y), row_noise, weight, scaling, dtype)
+
+
+def _sample(rows: Tensor, size: int, seed: int) -> Tensor:
+    chosen = np.random.default_rng(seed).choice(len(rows), size, replace=False)
+    return rows[torch.as_tensor(chosen, device=rows.device)]
+
+
+def _spread(x: Tensor, weights: NDArray | None) -> Tensor:
+    """Standard deviation of every column: 1 for standardised inputs, and for constant columns."""
+    rows = x.cpu().numpy()
+    scaler = Scaler.standard(rows) if weights is None else Scaler.weighted(rows, weights)
+    return torch.as_tensor(scaler.scale.clip(1e-140, 1e140))  # lengthscales are divided by, and squared
+
+
+def _scaled_rows(table: Table, rows: Tensor, r: int) -> Tensor:
+    x = table.x[rows[r]].double()
+    if table.scaling is None:
+        return x
+    return (x - table.scaling.x_shift[r]) / table.scaling.x_scale[r]
+
+
+@torch.no_grad()
+def start_from(source: Model, target: Model) -> None:
+    """Start a model where a coupled one ended: same prior mean, noise, kernels, points and q(u).
+
+    With its mean kernel equal to its covariance kernel the conditional basis *is* the coupled one, so the
+    target begins at the source's posterior.
+    """
+    target.mean.load_state_dict(source.mean.state_dict())
+    target.likelihood.load_state_dict(source.likelihood.state_dict())
+    target.numerics.jitter.copy_(source.numerics.jitter)
+    for kernel in target.basis.kernels().values():
+        kernel.load_state_dict(source.basis.kernel.state_dict())
+    target.basis.start_from(source.basis)

@@ -1,0 +1,439 @@
+"""Every decision of a fit that the settings leave open, made from the method's traits and the data.
+
+`make_plan` decides on validation rows, solver, rows of Ω, the grid of β, inducing points, schedule, warm
+start and refit; a `Plan` is printable and says why.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from duogp.data.columns import informative_columns
+from duogp.errors import DataWarning
+from duogp.fitting.dataset import Dataset, Rows
+from duogp.fitting.factories import initial_kernel, is_gaussian, make_likelihood
+from duogp.likelihoods import Likelihood
+from duogp.methods.registry import METHODS, Method
+from duogp.methods.settings import Settings, as_list
+from duogp.training import TrainingPlan, make_schedule
+
+#: Rows up to which Ω may see all of them at once (its cost is n³), and up to which it does so unasked.
+FULL_OMEGA_ROWS = 5000
+FULL_OMEGA_DEFAULT = 1000
+#: Rows up to which "auto" prefers the closed form where there is one: a step costs about an epoch.
+CLOSED_FORM_ROWS = {"cpu": 50_000, "cuda": 500_000}
+#: Epochs of minibatches unless told otherwise: a hundred, but on small tables as many as make so many steps.
+EPOCHS, MIN_STEPS = 100, 500
+#: Step size of natural gradients, by whether the likelihood is log-concave. Where it is not, a quick q(u)
+#: settles before the kernel has moved.
+NATURAL_RATE = {True: 0.1, False: 0.02}
+#: Of the weights of networks, unless the user says otherwise.
+WEIGHT_DECAY = 1e-4
+#: Rows up to which the exact GP is fitted: memory is n², a step n³.
+EXACT_ROWS = {"cpu": 5_000, "cuda": 20_000}
+#: Inducing points unless the user says how many.
+NUM_INDUCING = 500
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a fit will do: print it, or read its fields; ``reasons`` are by field."""
+
+    method: Method
+    settings: Settings
+    train: Rows  # [R, n]
+    validation: Rows | None  # [R, n_val]
+    columns: NDArray[np.bool_]  # the columns of X that are used
+    solver: str  # "closed-form", "stochastic" or "natural"
+    training: TrainingPlan
+    omega: str = "rows"  # rows that Ω sees
+    betas: list[tuple[float, float]] = field(default_factory=lambda: [(1.0, 0.0)])  # the grid of (β₁, β₂)
+    warm_start: TrainingPlan | None = None  # closed-form SVGP to start from
+    refit: bool = False  # the final q(u) of closed-form training sees the rows held out too
+    num_inducing: int = NUM_INDUCING
+    num_extra: int | None = None  # of the second set of points; None: there is none
+    inducing_init: str = "kmeans"
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        n, held_out = self.train.shape[1], 0 if self.validation is None else self.validation.shape[1]
+        lines = {
+            "method": f"{self.method.name}: {self.method.summary or 'a method of your own'}",
+            "rows": f"{n} to train, {held_out} to validate"
+            + (f", {len(self.train)} sets" * (len(self.train) > 1)),
+            "columns": f"{int(self.columns.sum())} of {len(self.columns)}",
+            "solver": self.solver,
+            "num_inducing": f"{self.num_inducing} by {self.inducing_init}",
+            "num_extra": None if self.num_extra is None else str(self.num_extra),
+            "betas": ", ".join(f"β₁ = {b1:g}, β₂ = {b2:g}" for b1, b2 in self.betas),
+            "omega": self.omega if self.method.recipe.has_omega and any(b for _, b in self.betas) else None,
+            "warm_start": None
+            if self.warm_start is None
+            else f"{self.warm_start.epochs} closed-form steps of svgp",
+            "training": self._length(),
+            "refit": "the rows held out come back for the final q(u)" if self.refit else None,
+            "device": f"{self.settings.torch_device}, {self.settings.dtype}",
+        }
+        shown = {name: value for name, value in lines.items() if value is not None}
+        width = max(map(len, shown))
+        return "\n".join(
+            f"{name:<{width}}  {value}" + (f"  ({self.reasons[name]})" if name in self.reasons else "")
+            for name, value in shown.items()
+        )
+
+    def _length(self) -> str:
+        t = self.training
+        length = (
+            f"{t.steps} steps"
+            if t.steps
+            else f"{t.epochs} {'steps' if self.solver == 'closed-form' else 'epochs'}"
+        )
+        limit = "" if t.seconds is None else f", at most {t.seconds:g} s"
+        early = "" if t.patience is None else f", stopped after {t.patience} looks without improvement"
+        return f"{length} at rate {t.learning_rate:g}{limit}{early}"
+
+
+def make_plan(
+    data: Dataset,
+    method: Method,
+    settings: Settings,
+    *,
+    columns: NDArray[np.bool_] | None = None,
+    split: bool = True,
+) -> Plan:
+    """The plan of a fit. ``columns`` of X to use; ``split``: whether validation rows may be split off."""
+    reasons: dict[str, str] = {}
+    recipe = method.recipe
+    train, validation = _split(data, method, settings, reasons) if split else (np.stack(data.rows), None)
+    n = train.shape[1]
+    device = settings.torch_device.type
+    solver = choose_solver(method, settings, n, reasons)
+    closed = solver == "closed-form"
+    if recipe.points_are_rows and n > EXACT_ROWS[device]:
+        raise ValueError(
+            f"{method.name!r} factorises an n × n matrix in each step: it is meant for up to "
+            f"{EXACT_ROWS[device]} rows on this device, got {n}; use a sparse method such as 'sgpr', or a "
+            "sample of the rows"
+        )
+    weights = data.weights
+    if recipe.points_are_rows and weights is not None and not weights[train].all():
+        raise ValueError(f"{method.name!r} needs weights above 0: leave rows without weight out of rows")
+    betas = list(itertools.product(map(float, as_list(settings.beta1)), _beta2(method, settings, closed)))
+    if len(betas) > 1 and validation is None:
+        raise ValueError(
+            "beta1 and beta2 are chosen from a list on validation rows: set validation_fraction above 0"
+        )
+    if settings.early_stopping and validation is None:
+        raise ValueError(
+            "early_stopping needs validation rows: set validation_fraction above 0 or pass validation="
+        )
+    likelihood = make_likelihood(settings, data.target.outputs, data.noise is not None, data.num_classes)
+    early = validation is not None if settings.early_stopping is None else settings.early_stopping
+    training = _training(method, settings, n, solver, early, likelihood)
+    used = _used_columns(data, settings, train) if columns is None else columns
+    num, more, name = choose_points(method, settings, n, int(used.sum()))
+    own_validation = data.validation_rows is None
+    return Plan(
+        method,
+        settings,
+        train,
+        validation,
+        used,
+        solver,
+        training,
+        _omega(settings, n, closed),
+        betas,
+        _warm_start(method, settings, training, closed),
+        settings.refit and own_validation and validation is not None and not recipe.points_are_rows,
+        num,
+        more,
+        name,
+        reasons,
+    )
+
+
+# -- rows ----------------------------------------------------------------------------------------------------
+
+
+def _split(
+    data: Dataset, method: Method, settings: Settings, reasons: dict[str, str]
+) -> tuple[Rows, Rows | None]:
+    """Training and validation rows of every replicate."""
+    if data.validation_rows is not None:
+        reasons["rows"] = "validation rows were given"
+        return np.stack(data.rows), np.stack(data.validation_rows)
+    n = len(data.rows[0])
+    fraction = settings.validation_fraction
+    if fraction is None:
+        why = _why_validation(method, settings, n)
+        fraction = 0.1 if why else 0.0
+        if why:
+            reasons["rows"] = why
+    size = min(round(fraction * n), n - 2)
+    if size < 1:
+        return np.stack(data.rows), None
+    train, held_out = [], []
+    for part, seed in zip(data.rows, data.seeds, strict=True):
+        order = np.random.default_rng(seed).permutation(n)
+        train.append(part[order[size:]])
+        held_out.append(part[order[:size]])
+    return np.stack(train), np.stack(held_out)
+
+
+def _why_validation(method: Method, settings: Settings, n: int) -> str | None:
+    """Why validation rows are needed; None where they are not."""
+    if len(as_list(settings.beta1)) > 1 or len(as_list(settings.beta2)) > 1:
+        return "β is chosen on validation rows"
+    if settings.early_stopping is not None:
+        return "early_stopping needs validation rows" if settings.early_stopping else None
+    if method.has_network:
+        return "networks fit too well: validation rows say when to stop"
+    if not method.recipe.has_omega:
+        return None
+    closed = choose_solver(method, settings, n) == "closed-form"
+    if closed and min(_beta2(method, settings, closed)) < 1:
+        return "below β₂ = 1 the closed form overfits: validation rows say when to stop"
+    return None
+
+
+def _used_columns(data: Dataset, settings: Settings, train: Rows) -> NDArray[np.bool_]:
+    """Columns that vary, with a warning for the others; all of them for a kernel object."""
+    used = np.ones(data.X.shape[1], dtype=bool)
+    if isinstance(settings.kernel, str):  # a kernel object counts on the columns it was made for
+        used = informative_columns(data.X[train.reshape(-1)])
+    if not used.all():
+        warnings.warn(f"{int((~used).sum())} constant columns of X are ignored", DataWarning, stacklevel=5)
+        used[0] |= not used.any()  # nothing varies: the prior mean can still be learned
+    return used
+
+
+# -- the solver ----------------------------------------------------------------------------------------------
+
+
+def closed_form_obstacle(method: Method, settings: Settings) -> str | None:
+    """Why the optimal q(u) has no formula here; None where it has one."""
+    if not method.data_term.has_closed_form:
+        return f"{method.name!r} has the {method.data_term} objective, which is not quadratic in q(u)"
+    if not is_gaussian(settings):
+        return f"the likelihood is {settings.likelihood!r}, not Gaussian"
+    if not method.recipe.has_closed_form:
+        return f"the basis of {method.name!r} declares no closed form"
+    if not method.q_class.has_closed_form:
+        return f"the covariance of {method.name!r} is {method.q}"
+    if method.has_network:
+        return f"{method.name!r} trains a network, which a solved q(u) lets overfit"
+    if method.is_deep:
+        return f"{method.name!r} has hidden layers, through which nothing is quadratic"
+    if settings.num_latents is not None:
+        return "mixed outputs (num_latents) tie the latent functions to each other"
+    return None
+
+
+def choose_solver(method: Method, settings: Settings, n: int, reasons: dict[str, str] | None = None) -> str:
+    """ "closed-form", "stochastic" or "natural": as asked for, as the method says, or by traits and rows."""
+    reasons = {} if reasons is None else reasons
+    asked = settings.solver
+    if asked == "auto":
+        asked = str(method.defaults.get("solver", "auto"))
+    obstacle = closed_form_obstacle(method, settings)
+    if asked == "closed-form" and obstacle and settings.solver == "auto":
+        raise ValueError(f"{method.name!r} is a closed form, and there is none: {obstacle}; use 'svgp'")
+    if asked == "closed-form" and obstacle:
+        raise ValueError(f"solver='closed-form' is not possible: {obstacle}; use solver='stochastic'")
+    if method.recipe.points_are_rows and asked != "closed-form":
+        raise ValueError(f"{method.name!r} is a closed form: it has no solver {asked!r}")
+    natural = method.recipe.has_natural_gradient and method.q_class.has_natural_gradient
+    if asked == "natural" and not natural:
+        raise ValueError(
+            f"solver='natural' needs a q(u) with a full covariance; that of {method.name!r} is {method.q}"
+        )
+    if asked != "auto":
+        reasons["solver"] = "asked for" if settings.solver != "auto" else f"part of {method.name!r}"
+        return asked
+    if obstacle is None:
+        limit = CLOSED_FORM_ROWS[settings.torch_device.type]
+        reasons["solver"] = (
+            f"q(u) has a formula, and {n} rows are {'up to' if n <= limit else 'more than'} {limit}"
+        )
+        return "closed-form" if n <= limit else "stochastic"
+    reasons["solver"] = obstacle
+    # Without a formula for q(u), natural gradients come nearest to one; what the last layer of a deep GP sees
+    # moves with the layers before it.
+    natural = natural and method.data_term.keeps_precision_positive
+    natural = natural and not is_gaussian(settings) and not method.is_deep
+    return "natural" if natural else "stochastic"
+
+
+# -- what is optimised ---------------------------------------------------------------------------------------
+
+
+def _beta2(method: Method, settings: Settings, closed: bool) -> list[float]:
+    """The paper's weight is one of its minibatch Ω; in closed form validation rows do Ω's work for free."""
+    if settings.beta2 is None:
+        return [0.0 if closed else float(method.defaults.get("beta2", 0.0))]
+    return [float(b) for b in as_list(settings.beta2)]
+
+
+def _omega(settings: Settings, n: int, closed: bool) -> str:
+    omega = settings.omega or (("full" if n <= FULL_OMEGA_DEFAULT else "blocks") if closed else "rows")
+    if omega == "full" and n > FULL_OMEGA_ROWS:
+        raise ValueError(
+            f"omega='full' factorises an n × n matrix in each step: it is meant for up to {FULL_OMEGA_ROWS} "
+            f"rows, got {n}; use omega='blocks'"
+        )
+    if omega == "full" and not closed and settings.batch_size < n:
+        raise ValueError(
+            "omega='full' needs every row in each step: use solver='closed-form' or batch_size ≥ n"
+        )
+    return omega
+
+
+def choose_points(method: Method, settings: Settings, n: int, dims: int) -> tuple[int, int | None, str]:
+    """How many inducing points, how many of the second set, and who chooses them."""
+    if method.recipe.points_are_rows:
+        return n, None, "all rows"
+    asked = [name for name in ("num_inducing", "num_extra") if (getattr(settings, name) or 0) > n]
+    for name in asked:
+        message = (
+            f"{name} is {getattr(settings, name)}, but there are {n} training rows: using no more than those"
+        )
+        warnings.warn(message, DataWarning, stacklevel=5)
+    codes = initial_kernel(settings, torch.ones(dims)).categorical_columns(dims)
+    name = settings.inducing_init or ("random" if codes else "kmeans")  # means of codes are no categories
+    num = min(settings.num_inducing or NUM_INDUCING, n)
+    more = None if settings.num_extra is None else min(settings.num_extra, n)
+    if not method.has_second_block:
+        return num, more, name
+    more = more or num
+    if settings.extra_init is None:  # chosen together, of different rows
+        both = (settings.num_inducing or 0) + (settings.num_extra or 0)
+        if both > n:
+            message = f"{both} points in two blocks were asked for, of {n} training rows: shared out"
+            warnings.warn(message, DataWarning, stacklevel=5)
+        num, more = share_rows(num, more, n)
+    return num, more, name
+
+
+def share_rows(num: int, more: int, n: int) -> tuple[int, int]:
+    """Sizes of two blocks of different rows: as asked; where those are too many, the larger gives way."""
+    if num + more > n and num <= n // 2:
+        return num, n - num
+    if num + more > n:
+        more = min(more, n // 2)
+        return n - more, more
+    return num, more
+
+
+# -- how long ------------------------------------------------------------------------------------------------
+
+
+def _training(
+    method: Method, settings: Settings, n: int, solver: str, early: bool, likelihood: Likelihood
+) -> TrainingPlan:
+    closed = solver == "closed-form"
+    epochs, every = (200, 5) if closed else _minibatch_epochs(n, settings.batch_size)
+    if settings.epochs is not None and not closed:
+        every = 1
+    rate = method.recipe.closed_form_rate if closed else 1e-2
+    natural = settings.natural_rate or NATURAL_RATE[likelihood.is_log_concave]
+    return TrainingPlan(
+        epochs=settings.epochs or epochs,
+        learning_rate=settings.learning_rate or rate,
+        schedule=make_schedule(settings.schedule or ("cosine" if closed else "multistep")),
+        evaluate_every=settings.evaluate_every or every,
+        patience=(settings.patience or (40 if method.has_network else 10)) if early else None,
+        restore_best=early,
+        check_every=10 if closed else 50,
+        natural_rate=natural if solver == "natural" else None,
+        mean_rule=settings.mean_rule,
+        steps=settings.steps,
+        seconds=settings.time_budget,
+        weight_decay=WEIGHT_DECAY if settings.weight_decay is None else settings.weight_decay,
+        backend=settings.backend,  # type: ignore[arg-type]
+        verbose=settings.verbose,
+    )
+
+
+def _minibatch_epochs(n: int, batch_size: int) -> tuple[int, int]:
+    """How many, and after how many to look at the validation rows: a hundred times in all."""
+    epochs = max(EPOCHS, -(-MIN_STEPS // -(-n // batch_size)))
+    return epochs, epochs // EPOCHS
+
+
+def _warm_start(
+    method: Method, settings: Settings, training: TrainingPlan, closed: bool
+) -> TrainingPlan | None:
+    """Closed-form steps of the coupled basis to start from; None without."""
+    steps = settings.warm_start
+    if steps is None:
+        steps = method.recipe.warm_start_steps if closed else 0
+    if not steps:
+        return None
+    if method.is_deep:
+        raise ValueError(f"warm_start trains a shallow model, and {method.name!r} is a deep one")
+    if closed_form_obstacle(METHODS["svgp"], settings):
+        raise ValueError("warm_start trains a coupled model in closed form: it needs a Gaussian likelihood")
+    return replace(
+        training,
+        epochs=steps,
+        learning_rate=METHODS["svgp"].recipe.closed_form_rate,
+        schedule=make_schedule("cosine"),
+        check_every=10,
+        natural_rate=None,
+        steps=None,
+    )
+
+
+# -- settings that a method does not read --------------------------------------------------------------------
+
+
+def check_settings(method: Method, settings: Settings, given: Mapping[str, object]) -> None:
+    """Settings that a method has no use for: an error where that changes what is meant, else a warning."""
+    recipe = method.recipe
+    if not recipe.has_omega and any(as_list(settings.beta2)):
+        raise ValueError(f"beta2 weighs Ω, which only decoupled conditionals have; {method.name!r} has none")
+    if method.data_term.needs_powers and not is_gaussian(settings):
+        raise ValueError(f"{method.name!r} needs a Gaussian likelihood, got {settings.likelihood!r}")
+    if recipe.points_are_rows and (len(as_list(settings.beta1)) > 1 or settings.beta1 != 1):
+        raise ValueError(f"beta1 weighs a KL, and {method.name!r} has none")
+    if settings.epochs is not None and settings.steps is not None:
+        raise ValueError("epochs and steps both say how long to train: give one of them")
+    if unused := [name for name in given if name in _unread(method, settings)]:
+        warnings.warn(
+            f"{method.name!r} has no use for {', '.join(unused)}: ignored", DataWarning, stacklevel=4
+        )
+
+
+#: Settings that only some bases, q(u) or objectives read, see `Method.options`.
+PARTICULAR = frozenset().union(*(m.options for m in METHODS.values() if not m.is_baseline)) - {"beta2"}
+
+
+def _unread(method: Method, settings: Settings) -> set[str]:
+    """Names of the settings that make no difference to this method."""
+    idle = set(PARTICULAR - method.options)
+    if not method.has_extra_points:
+        idle |= {"num_extra", "extra_init"}
+    if not method.is_deep:
+        idle |= {"num_layers", "hidden_width", "num_samples"}
+    if not method.has_network:
+        idle |= {"widths", "mean_widths", "extractor", "activation", "normalisation", "weight_decay"}
+    if "extractor" not in method.defaults:
+        idle |= {"extractor", "mean_extractor", "inducing_space"}
+    if method.has_network_mean:
+        idle |= {"mean"}
+    if method.recipe.points_are_rows:
+        idle |= {"num_inducing", "inducing_init", "learn_inducing", "batch_size", "beta1", "log_prior"}
+    if settings.solver in ("closed-form", "stochastic"):
+        idle |= {"natural_rate", "mean_rule"}
+    if isinstance(settings.likelihood, Likelihood):
+        idle |= {"initial_noise", "noise_floor", "learn_noise"}
+    if not isinstance(settings.kernel, str):
+        idle |= {"ard", "output_scale", "initial_lengthscale", "initial_scale"}
+    return idle
