@@ -67,7 +67,7 @@ class FunctionObjective(Objective):
 
     def __init__(self, function: DataTerm, name: str, **traits: Any) -> None:
         self.function, self.name = function, name
-        self.__doc__, self.__module__ = function.__doc__, function.__module__
+        self.__doc__, self.__module__, self.__name__ = function.__doc__, function.__module__, name
         for trait, value in traits.items():
             if not hasattr(Objective, trait):
                 raise TypeError(f"an objective has no trait {trait!r}")

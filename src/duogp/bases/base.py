@@ -24,6 +24,9 @@ from duogp.variational import Q
 if TYPE_CHECKING:
     from duogp.bases.recipes import Parts
 
+#: Methods that the optimal q(u) depends on.
+FORMULAS = ("factors", "features", "kl", "q_of", "prior_root", "mean_prior_root", "prior_mean", "mismatch")
+
 
 class Basis(nn.Module, ABC):
     """A posterior process over f. Parameters lead with [replicate, latent].
@@ -64,6 +67,12 @@ class Basis(nn.Module, ABC):
     #: whether `evaluate` leaves its intermediate values in `recorded`
     keep_record = False
     recorded: Recorded | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A subclass with other formulas has the closed form of its base only if it says so itself."""
+        super().__init_subclass__(**options)
+        if any(name in vars(cls) for name in FORMULAS) and "has_closed_form" not in vars(cls):
+            cls.has_closed_form = False
 
     @classmethod
     def build(cls, parts: Parts) -> Basis:

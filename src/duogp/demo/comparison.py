@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from duogp.api import fit
 from duogp.bench.report import text_table
 from duogp.data import dc_one_dimensional
-from duogp.api import fit
 from duogp.posterior.gp import GP
 from duogp.posterior.prediction import Prediction
 

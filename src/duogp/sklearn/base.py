@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from duogp.api import fit
 from duogp.data.validation import as_row_vector
 from duogp.fitting.factories import target_kind
+from duogp.methods import Method
 from duogp.methods.settings import Settings
 from duogp.online import OnlineGP
 from duogp.online.options import IDLE_SETTINGS
@@ -57,7 +58,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
 
     def __init__(
         self,
-        method: str = "auto",
+        method: str | Method = "auto",
         *,
         num_inducing: int | None = None,
         kernel: Any = "matern52",
