@@ -348,6 +348,9 @@ def test_paths_are_functions(model):
     assert torch.autograd.gradcheck(paths, (X,), eps=1e-6, atol=1e-5)
     fantasies = model.fantasize(X.detach(), SobolQMCNormalSampler(torch.Size([4]), seed=0))
     assert fantasies.sample_paths(3, seed=1)(X).shape == (3, 4, 5, 1)
+    given = model.condition_on_observations(X[:2], torch.zeros(2, 1, dtype=torch.float64))
+    paths, batches = given.sample_paths(3, seed=1), torch.rand(4, 5, 2, dtype=torch.float64)
+    torch.testing.assert_close(paths(batches)[:, 2], paths(batches[2]))
 
 
 def test_thompson_chooses_among_many_candidates(model):

@@ -103,8 +103,8 @@ def test_a_moved_module_is_executed_once_and_keeps_its_name():
         """
         import warnings
         warnings.simplefilter("ignore")
-        import duogp.neural.networks, duogp.baselines.networks
-        assert duogp.neural.networks is duogp.baselines.networks
+        import duogp.neural.fitting, duogp.baselines.fit
+        assert duogp.neural.fitting is duogp.baselines.fit
         assert duogp.baselines.__spec__.name == duogp.baselines.__name__ == "duogp.baselines"
         assert duogp.linalg.Numerics is duogp.numerics.factorisation.Numerics
         from duogp.deep import *

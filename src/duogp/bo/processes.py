@@ -183,8 +183,9 @@ class Conditioned(Process):
 
         def path(x: Tensor) -> Tensor:
             x = in_every_batch(x)
-            cross = self.base.covariance(self.base.at(x), self.points)
-            return before(x) + (cross @ weights).squeeze(-1)
+            cross = self.base.covariance(self.base.at(x), self.points)  # [*b, latent, q, n]
+            more = x.dim() - 2 - len(self.batch_shape)  # batches of x beyond those of the process
+            return before(x) + (cross @ weights[(slice(None), *[None] * more)]).squeeze(-1)
 
         return path
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from duogp.api import fit
 from duogp.data.targets import require_support
@@ -44,7 +43,7 @@ STEPS = 50
 def first_fit(X: Any, y: Any, method: str, *, callbacks: Sequence[Callback] = (), **settings: Any) -> GP:
     """`duogp.fit` of a GP that will be refitted, without warnings of fewer rows than inducing points."""
     entry = METHODS[method]
-    if entry.is_baseline or entry.defaults.get("online"):
+    if entry.is_baseline or entry.learns_online:
         what = "no GP" if entry.is_baseline else "learned from a stream"
         raise ValueError(f"method {method!r} is {what}: choose another for Bayesian optimisation")
     with warnings.catch_warnings():
@@ -102,7 +101,7 @@ def refit(
     data = Dataset.of_rows(x_scaled, y_scaled, [np.arange(len(matrix))], own, noise=row_noise)
     every_column = np.ones(x_scaled.shape[1], dtype=bool)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DataWarning)  # said at the first fit
+        warnings.filterwarnings("ignore", category=DataWarning)  # given at the first fit
         plan = make_plan(data, gp.method, own, columns=every_column, split=False)
         builder = Builder(data, plan)
     model = builder.model()
@@ -129,10 +128,9 @@ def refit(
 
 def _points_as_they_are(settings: Settings, gp: GP, rows: int) -> Settings:
     """Settings without a search for inducing points, where the old ones will replace them anyway."""
-    present = getattr(gp.model.basis, "inducing", None)
-    if isinstance(present, Tensor) and present.shape[-2] >= min(settings.num_inducing or NUM_INDUCING, rows):
-        return settings.but(inducing_init="random", num_inducing=present.shape[-2])
-    return settings
+    present = gp.model.basis.inducing.shape[-2]
+    enough = present >= min(settings.num_inducing or NUM_INDUCING, rows)
+    return settings.but(inducing_init="random", num_inducing=present) if enough else settings
 
 
 @torch.no_grad()
@@ -167,7 +165,6 @@ def _carry(source: Model, target: Model) -> None:
     factor = target.basis.whitening_factor(target.numerics)
     if factor is None:
         return
-    assert isinstance(target.basis.inducing, Tensor)
     z = target.basis.inducing.double()
     mean, residual, explained = source.frozen(torch.float64).joint(z)
     L_inv = factor.L_inv.double()

@@ -108,7 +108,7 @@ class GPSurrogate(Surrogate):
             "early_stopping": False,
             "standardize": False,
         }
-        if "beta2" in entry.defaults and entry.objective == "elbo":
+        if not entry.is_baseline and entry.recipe.has_omega and entry.objective == "elbo":
             # Without validation rows the two kernels are held together by Ω in full, that of single rows.
             own |= {"beta2": 1.0, "omega": "rows"}
         if entry.has_network or entry.is_deep:  # features have a scale of their own

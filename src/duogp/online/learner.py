@@ -21,7 +21,7 @@ from duogp.methods.settings import Settings
 from duogp.models.model import Model
 from duogp.online.grower import Grower
 from duogp.online.observations import Observations, Reader
-from duogp.online.options import IDLE_SETTINGS, grows, online_settings, uses_natural_gradients
+from duogp.online.options import IDLE_SETTINGS, online_settings, uses_natural_gradients
 from duogp.online.start import Scales, first_model
 from duogp.online.stepper import Stepper
 from duogp.posterior.gp import GP
@@ -110,7 +110,7 @@ class OnlineGP:
         name = CONTINUED_AS.get(gp.method.name, gp.method.name)
         asked = _settings_of(gp)
         if gp.settings.solver == "closed-form":  # the optimum is no longer solved for, but followed
-            asked["solver"] = "natural" if METHODS[name].q == "full" else "stochastic"
+            asked["solver"] = "natural" if METHODS[name].q_class.has_natural_gradient else "stochastic"
         out = cls(name, num_data=num_data, **{**asked, **options})
         reader = out._reader
         reader.dims, reader.names = len(gp.columns), gp.column_names
@@ -245,7 +245,7 @@ class OnlineGP:
         """Rows needed before the first step: as asked, or as many as there are points to choose."""
         if asked is not None:
             return _at_least("start_rows", asked, 2)
-        if grows(self.method):
+        if self.method.learns_online:
             return 2
         first, second = self.settings.num_inducing or 0, self.settings.num_extra or 0
         points = first + second if self.method.has_second_block else max(first, second)
@@ -266,7 +266,7 @@ class OnlineGP:
             rows.X,
             self._reader.target(rows),
             rows.weight,
-            growing=grows(self.method),
+            growing=self.method.learns_online,
             noise_share=self._noise_share,
         )
         self._begin(model, scales)
@@ -277,7 +277,7 @@ class OnlineGP:
         natural = uses_natural_gradients(self.method, settings)
         seed = settings.random_state + 1
         self._stepper = Stepper(model, natural=natural, mean_rule=settings.mean_rule, seed=seed)
-        if grows(self.method):
+        if self.method.learns_online:
             self._grower = Grower(self._stepper, settings, self.growth, self._rng)
 
 

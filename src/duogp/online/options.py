@@ -20,24 +20,15 @@ IDLE_SETTINGS: tuple[str, ...] = ("epochs", "steps", "schedule", "validation_fra
 IDLE_SETTINGS += ("patience", "refit", "evaluate_every", "warm_start", "omega_block", "backend")
 
 
-def grows(method: Method) -> bool:
-    """Whether the method's bases are built up from the rows of the stream."""
-    return method.learns_online
-
-
-def has_plain_mean(method: Method) -> bool:
-    """Whether the mean is k(x, α)a with points α of its own (Cheng and Boots 2017), beside a square L₀."""
-    return method.recipe.mean_has_plain_coefficients
-
-
 def online_settings(
     method: Method, num_inducing: int, num_extra: int | None, learning_rate: float, given: dict[str, Any]
 ) -> Settings:
     """The settings of a stream, checked; those ``given`` by the user replace those of the method."""
     if num_extra is None and method.has_extra_points:
-        num_extra = max(MEAN_POINTS, num_inducing) if has_plain_mean(method) else num_inducing
+        many = method.recipe.mean_has_plain_coefficients
+        num_extra = max(MEAN_POINTS, num_inducing) if many else num_inducing
     own: dict[str, Any] = {}
-    if grows(method) and has_plain_mean(method):
+    if method.learns_online and method.recipe.mean_has_plain_coefficients:
         # A preconditioner that depends on the points makes a step of Adam worth several (appendix A.1).
         own = {"kernel": "generalised-rbf", "preconditioner": "nystrom", "mean_columns": MEAN_COLUMNS}
     merged = {**own, **given, "num_inducing": num_inducing, "learning_rate": learning_rate}
@@ -59,7 +50,7 @@ def uses_natural_gradients(method: Method, settings: Settings) -> bool:
     if asked != "auto":
         return asked == "natural"
     far = method.data_term.keeps_precision_positive and not is_gaussian(settings)
-    return method.q_class.has_natural_gradient and (grows(method) or far)
+    return method.q_class.has_natural_gradient and (method.learns_online or far)
 
 
 def _check(method: Method, settings: Settings, given: dict[str, Any]) -> None:
@@ -81,7 +72,7 @@ def _check(method: Method, settings: Settings, given: dict[str, Any]) -> None:
             f"solver='natural' needs a q(u) with a full covariance; that of {method.name!r} is {method.q}"
         )
     mean, covariance = settings.num_extra or 0, settings.num_inducing or 0
-    if grows(method) and has_plain_mean(method) and mean < covariance:
+    if method.learns_online and method.recipe.mean_has_plain_coefficients and mean < covariance:
         raise ValueError(
             f"num_extra, the points of the mean, must be at least num_inducing ({covariance}), got {mean}"
         )

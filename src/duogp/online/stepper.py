@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from duogp.errors import NumericalWarning
 from duogp.inference.natural import NaturalGradient
 from duogp.models.model import Batch, Model
-from duogp.objectives import dtc, elbo, vfitc
 from duogp.online.adam import GrowingAdam
 from duogp.online.growth import Grown
 from duogp.training.guard import Guard
@@ -123,12 +122,12 @@ class Stepper:
     def _natural(self) -> NaturalGradient:
         model = self.model
         # A log-concave ELBO or VFITC keeps the precision positive by itself, predictive objectives do not.
-        guarded = model.objective not in (elbo, vfitc, dtc) or not model.likelihood.is_log_concave
+        safe = model.objective.keeps_precision_positive and model.likelihood.is_log_concave
         return NaturalGradient(
             model.basis,
             model.num_data,
             0.0,
-            always_positive=guarded,
+            always_positive=not safe,
             mean_rule=self.mean_rule,
             beta1=model.beta1,
         )
