@@ -60,6 +60,7 @@ def test_import_fit_predict_and_sample_with_the_core_alone():
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_optimisation_with_the_core_alone():
     done = run_without_extras(
         """
