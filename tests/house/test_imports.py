@@ -6,6 +6,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 OPTIONAL = (
     *("typer", "rich", "pyarrow", "matplotlib", "safetensors", "pandas", "gpytorch", "linear_operator"),
     *("botorch", "gymnasium", "rdkit", "selfies", "duogp_tasks"),
