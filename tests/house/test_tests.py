@@ -16,12 +16,11 @@ LONGEST = 600
 def test_modules_are_short_and_share_by_helpers_alone(path: Path) -> None:
     text = path.read_text()
     assert len(text.splitlines()) <= LONGEST
-    imported = {
-        name.split(".")[-1]
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in (
-            [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
-        )
-    }
-    assert not [name for name in imported if name.startswith("test_") or name == "conftest"]
+    imported: list[str] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            imported.append(node.module or "")
+        elif isinstance(node, ast.Import):
+            imported += [alias.name for alias in node.names]
+    names = [name.split(".")[-1] for name in imported]
+    assert not [name for name in names if name.startswith("test_") or name == "conftest"]
