@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export DUOGP_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo test search fuzz lint format bench clean
+.PHONY: setup demo test test-all search fuzz lint format bench clean
 
 setup: $(STAMP)
 
@@ -22,14 +22,19 @@ $(STAMP): pyproject.toml packages/duogp-tasks/pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/python -m duogp.demo --output demo
 
+# At most six minutes on two cores: a test of every kind, without those marked `slow`.
 test: setup
+	DUOGP_FUZZ_TABLES=60 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not slow"
+
+# Everything; this is what CI runs.
+test-all: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 # The property tests once more, with examples that no run has drawn before.
 search: setup
 	HYPOTHESIS_PROFILE=search $(BIN)/python -m pytest -n 2 --dist worksteal -q -k "identity_24 or exceeds_the_evidence or any_ or shapes or wasserstein"
 
-# Ten times the generated tables of `make test`, all new, and scikit-learn's checks at the default settings.
+# Ten times the generated tables of `make test-all`, all new, and scikit-learn's checks at the default settings.
 fuzz: setup
 	HYPOTHESIS_PROFILE=search DUOGP_FUZZ_TABLES=2000 DUOGP_SLOW_TESTS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/fitting/test_fuzz.py tests/sklearn/test_estimators_checks.py
 

@@ -48,9 +48,9 @@ def methods() -> str:
         rows.append(
             (
                 ", ".join(f"`{name}`" for name in names),
-                m.basis,
-                m.q,
-                m.objective,
+                str(m.basis or "none"),
+                str(m.q),
+                str(m.objective),
                 "yes" if m.is_bound else "no",
                 m.variational_parameters,
                 short_reference(m),

@@ -34,6 +34,7 @@ def race(monkeypatch):
     torch.set_float32_matmul_precision(precision)
 
 
+@pytest.mark.slow
 def test_the_quick_race_prints_rows_and_nothing_else(race, capfd):
     assert race.main([*TINY, "--quick", "--sizes", "10,20"]) == 0
     rows = json.loads(capfd.readouterr().out)
@@ -64,6 +65,7 @@ def test_what_is_stored_is_not_run_again(race, tmp_path, capfd, monkeypatch):
     assert len(json.loads(path.read_text())["rows"]) == len(first)
 
 
+@pytest.mark.slow
 def test_variants_take_part(race, tmp_path, capfd):
     call = [*TINY, "--sizes", "10", "--dtypes", "float64", "--rounds", "1", "--parts", "variants"]
     assert race.main([*call, "--output", str(tmp_path / "race.json")]) == 0

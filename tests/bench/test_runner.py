@@ -111,6 +111,7 @@ def test_a_cell_known_to_take_too_long_does_not_start(suite):
     assert list(other_device.affordable([(same,)])) == [(same,)]
 
 
+@pytest.mark.slow
 def test_workers_share_the_cells_and_a_crash_is_recorded(suite, results):
     cells = suite.cells(splits=1)
     done = run(cells, results, device="cpu", workers=2, report=str, execute=crashing_rows)

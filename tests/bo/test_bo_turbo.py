@@ -293,6 +293,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(tmp_path, method, regi
     assert task.calls == 0 and len(again) == 28
 
 
+@pytest.mark.slow
 def test_a_killed_process_goes_on(tmp_path):
     """SIGKILL in the middle of an evaluation, and the next proposal is the one that would have come."""
     script = tmp_path / "victim.py"

@@ -535,6 +535,7 @@ def test_help_names_every_command():
     assert fine().stdout == shown
 
 
+@pytest.mark.slow
 def test_a_real_process(folder, tmp_path):
     """The console script's entry point, its exit codes, and Ctrl-C."""
     start = [sys.executable, "-c", "from duogp.cli import main; print('ready', flush=True); main()"]

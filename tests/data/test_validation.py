@@ -174,6 +174,7 @@ def test_row_vectors():
         as_row_vector([[1.0], [1.0]], 2)
 
 
+@pytest.mark.slow
 def test_the_core_imports_without_the_frame_libraries():
     # None in sys.modules makes an import fail
     block = "import sys; sys.modules.update(dict.fromkeys(['pandas', 'polars', 'pyarrow']));"

@@ -72,6 +72,7 @@ def test_the_example_in_the_docs_runs():
     assert names["gp"].settings.beta2 in (0.0, 1e-3, 1e-1)
 
 
+@pytest.mark.slow
 def test_the_readmes_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the first saves a model
     names: dict = {}

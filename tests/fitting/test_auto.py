@@ -9,7 +9,9 @@ import pytest
 
 import duogp
 from duogp.fitting import auto
+from duogp.fitting.dataset import Dataset
 from duogp.kernels import RBF
+from duogp.methods.settings import Settings
 
 
 def table(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -40,9 +42,13 @@ def test_small_tables_are_answered_at_once(n):
     ],
 )
 def test_the_rule_respects_what_is_given(given, method):
-    assert auto.choose(500, given).method == method
-    assert (auto.choose(5000, given) is None) == ("closed-form" not in given.values())
-    assert auto.choose(5000, {"solver": "closed-form"}).method == "dcsvgp"
+    def chosen(n, given):
+        settings, X = Settings.of(given), np.arange(float(n))[:, None]
+        return auto.choose(Dataset.of_table(X, X[:, 0] % 3, settings), given, settings)
+
+    assert chosen(500, given).method == method
+    assert (chosen(5000, given) is None) == ("closed-form" not in given.values())
+    assert chosen(5000, {"solver": "closed-form"}).method == "dcsvgp"
 
 
 @pytest.fixture(scope="module")

@@ -167,7 +167,9 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize("method", ["svgp", "vfitc", "ppgpr-chol", "dcsvgp", "orthnat"])
+@pytest.mark.parametrize(
+    "method", ["svgp", pytest.param("vfitc", marks=pytest.mark.slow), "ppgpr-chol", "dcsvgp", "orthnat"]
+)
 @pytest.mark.parametrize("likelihood", TARGETS)
 def test_other_kinds_of_targets(likelihood, method):
     rng = np.random.default_rng(0)

@@ -42,7 +42,7 @@ def test_layers_train_in_single_precision_without_a_nan(method, layers):
     assert gp.sample(X[:5], 3, seed=0).shape == (3, 5)
 
 
-@pytest.mark.parametrize("method", DEEP)
+@pytest.mark.parametrize("method", [DEEP[0], *(pytest.param(m, marks=pytest.mark.slow) for m in DEEP[1:])])
 def test_depth_pays_where_the_function_has_a_step(method):
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (200, 1))

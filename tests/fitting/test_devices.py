@@ -62,7 +62,7 @@ def test_labels_and_estimators_go_there_too(tmp_path) -> None:
     assert isinstance(estimator.predict(X[:5]), np.ndarray)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "dgp"])  # whose draws are the device's own
 def test_every_device_learns_the_same(method: str, device: torch.device) -> None:
     """Two epochs in float64: sums differ in their order alone."""
     X, y = table()

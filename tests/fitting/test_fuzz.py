@@ -1,6 +1,7 @@
 """Tables that nobody would send, and that somebody will: a model with finite answers, or a clear error.
 
-`make test` draws 200 tables, always the same; `make fuzz` 2,000 new ones (DUOGP_FUZZ_TABLES says how many).
+`make test` draws 60 tables and `make test-all` 200, always the same; `make fuzz` 2,000 new ones
+(DUOGP_FUZZ_TABLES says how many).
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from fractions import Fraction
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
+import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from duogp import GPClassifier, GPRegressor
+
+pl = pytest.importorskip("polars")
 
 TABLES = int(os.environ.get("DUOGP_FUZZ_TABLES", "200"))
 PATIENCE = 30  # seconds, after which a fit of a few steps hangs

@@ -66,7 +66,7 @@ def test_predictions_follow_the_offset_of_the_targets(method):
     ("scale", "offset"),
     [([1e-9, 1e9], [0.0, 0.0]), ([1.0, 1.0], [1e6, -1e6]), ([1e-9, 1e9], [1e-3, 1e15])],
 )
-@pytest.mark.parametrize("method", ["svgp", "dcsvgp", "ppgpr-chol"])
+@pytest.mark.parametrize("method", ["svgp", pytest.param("dcsvgp", marks=pytest.mark.slow), "ppgpr-chol"])
 def test_units_of_the_inputs_do_not_matter(method, scale, offset, dtype):
     X, y = table()
     other = X * scale + offset
@@ -240,6 +240,7 @@ def test_kernels_of_low_rank(method, kernel):
     assert_sound(duogp.fit(X, y, method, kernel=kernel, num_inducing=20, epochs=12), X)  # quietly
 
 
+@pytest.mark.slow
 def test_the_default_jitter_is_quiet_on_ordinary_tables():
     X, y = table(60)
     with warnings.catch_warnings():

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from duogp.data.scaling import Scaler
-from duogp.fitting.deep import KINDS, Architecture, build_deep_model
+from duogp.fitting.deep import Architecture, build_deep_model
 from duogp.kernels import RBF, Kernel, Scale
 from duogp.likelihoods import GaussianLikelihood, Likelihood
 from duogp.methods import METHODS
@@ -26,11 +26,15 @@ from duogp.objectives import Objective, elbo
 from duogp.posterior.deep import DeepGP
 from duogp.posterior.gp import GP
 from duogp.training import History
+from duogp.variational import CholeskyQ, Q
 from helpers.devices import placed
 from helpers.random_models import learned
 
 close = partial(assert_close, rtol=1e-8, atol=1e-8)
-every_kind = pytest.mark.parametrize("kind", KINDS)
+#: deep methods of the registry and the basis of their layers
+RECIPES = {"dgp": "coupled", "dgp-solve": "solve", "dgp-dc": "conditional", "ddgpc": "layer-components"}
+
+every_kind = pytest.mark.parametrize("kind", RECIPES)
 
 
 def kernel(spread: Tensor, shape: tuple[int, ...]) -> Kernel:
@@ -56,6 +60,8 @@ def deep(
     mean: str = "linear",
     seeds: list[int] | None = None,
     rough: bool = True,
+    q: type[Q] = CholeskyQ,
+    options: dict[str, Any] | None = None,
     **architecture: Any,
 ) -> DeepModel:
     """A small deep model; `rough`: every parameter moved off its start, hidden variances included."""
@@ -67,9 +73,9 @@ def deep(
     points = points.unsqueeze(1)
     likelihood = GaussianLikelihood(outputs, noise=0.2) if likelihood is None else likelihood
     seen = likelihood.num_latents(outputs)
-    settings = {"samples": 3, "eval_samples": 32, "num_residual": 3, "columns": 8, **architecture}
+    settings = {"samples": 3, "eval_samples": 32, "columns": 8, **architecture}
     model = build_deep_model(
-        kind,
+        RECIPES[kind],
         inducing=points[..., :inducing, :],
         extra=points[..., inducing:, :] if kind in ("dgp-solve", "ddgpc") else None,
         kernel=kernel,
@@ -80,6 +86,8 @@ def deep(
         num_data=num_data,
         generators=generators,
         architecture=Architecture(**settings),
+        q=q,
+        options={"num_residual": 3} | (options or {}),
         beta2=beta2 if kind == "dgp-dc" else 0.0,
         mean=mean,
         mixing=LinearMixing(seen, 2, generators) if mixing else None,

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 OPTIONAL = (
     *("typer", "rich", "pyarrow", "matplotlib", "safetensors", "pandas", "gpytorch", "linear_operator"),
     *("botorch", "gymnasium", "rdkit", "selfies", "duogp_tasks"),
@@ -60,6 +62,7 @@ def test_import_fit_predict_and_sample_with_the_core_alone():
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_optimisation_with_the_core_alone():
     done = run_without_extras(
         """

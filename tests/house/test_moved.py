@@ -63,6 +63,7 @@ def run(code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_old_paths_warn_once_and_give_the_same_objects():
     found = json.loads(
         run(
@@ -98,6 +99,7 @@ def test_every_line_of_the_table_leads_to_a_module(old):
         assert importlib.util.find_spec(new) is not None, new
 
 
+@pytest.mark.slow
 def test_a_moved_module_is_executed_once_and_keeps_its_name():
     run(
         """

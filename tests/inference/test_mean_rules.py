@@ -84,7 +84,7 @@ CASES = {"whitened-exact": (orth, "exact")} | {
 }
 
 
-@pytest.mark.parametrize("noise", [0.5, 1e-3])
+@pytest.mark.parametrize("noise", [pytest.param(0.5, marks=pytest.mark.slow), 1e-3])
 @pytest.mark.parametrize("case", CASES)
 def test_the_step_size_is_kept_below_the_stability_limit(case, noise):
     """A rate of 1 diverges at small noise (MATH §3.2); the limit found by power iteration does not let it."""
@@ -119,6 +119,7 @@ def test_the_stability_limit_is_where_math_says(factor, converges):
     assert (float(g.norm()) < start) == converges
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [orth, hybrid(True)], ids=["whitened", "coefficients"])
 def test_exact_gamma_steps_reach_the_optimum_of_the_decoupled_basis(build):
     model, batch, _ = random_problem(build, beta1=1.0)

@@ -205,6 +205,7 @@ def test_manifests_of_other_kinds_keep_to_json(tmp_path):
         load(tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_without_safetensors(originals):
     code = f"""
 import sys

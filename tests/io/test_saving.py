@@ -31,6 +31,7 @@ def plain(settings) -> dict:
     return json.loads(json.dumps(settings.to_dict()))
 
 
+@pytest.mark.slow
 def test_every_method_in_a_fresh_process(fitted, tmp_path):
     for method, model in fitted.items():
         duogp.save(model, tmp_path / method)

@@ -59,7 +59,7 @@ def test_an_identity_extractor_gives_the_shallow_method(name):
     assert deep.history[-1].loss == pytest.approx(shallow.history[-1].loss, rel=1e-8)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", DEEP)
 def test_every_deep_method_learns(name, dtype):
     X, y = table()
@@ -92,6 +92,7 @@ def test_how_wide_q_starts(name, settings, std):
     assert_close(gp.model.basis.q.root()[0, 0], std * torch.eye(8, dtype=torch.float64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppgpr-dkl", "ppgpr-mfd-dkl"])
 def test_the_predictive_objective_does_not_push_rows_away_from_the_points(name):
     """With a narrow q(u) and little noise features that explain nothing are the quickest way to variance."""

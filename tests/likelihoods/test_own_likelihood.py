@@ -221,13 +221,14 @@ def test_the_gaussian_elbo_of_a_sum_is_the_sum(samples: tuple[int, ...]) -> None
         GaussianDensity(noise.expand(shape)).expected_log_prob_of_sum(y, mean, variance.sum(-1))
 
 
+@pytest.mark.slow
 def test_compiles_without_a_graph_break() -> None:
     likelihood, f = replicated(OwnStudentT()), marginals()
     step = torch.compile(lambda y: predictive(likelihood.bind(), f, y), backend="aot_eager", fullgraph=True)
     assert_close(step(f.mean), predictive(likelihood.bind(), f, f.mean))
 
 
-@pytest.mark.parametrize("method", ["svgp", "vfitc", "ppgpr"])
+@pytest.mark.parametrize("method", ["svgp", pytest.param("vfitc", marks=pytest.mark.slow), "ppgpr"])
 def test_fits_with_every_objective(method: str) -> None:
     x = np.linspace(-2, 2, 60)[:, None]
     y = np.sin(2 * x[:, 0]) + 0.1 * np.random.default_rng(0).standard_t(3, 60)

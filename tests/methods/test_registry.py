@@ -76,7 +76,7 @@ def test_an_unrelated_name_gets_the_list():
 
 
 def test_a_method_is_named_by_a_string():
-    with pytest.raises(TypeError, match="method must be a name, got int"):
+    with pytest.raises(TypeError, match="method must be a name or a Method, got int"):
         METHODS[3]
     assert 3 not in METHODS
 

@@ -14,7 +14,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 from duogp.bases import Basis, Conditional, Coupled, LayerComponents, TwoBlock
-from duogp.fitting.deep import KINDS
 from duogp.models.deep import DeepModel
 from duogp.models.layers import Penalised
 from duogp.models.model import Batch, Model
@@ -23,7 +22,7 @@ from duogp.objectives import GammaRobust, Objective, elbo, predictive, vfitc
 from duogp.posterior.gp import GP
 from duogp.variational import BlockQ
 from helpers.conformance import assert_gradient_is_that_of_differences
-from helpers.deep_models import close, deep, every_kind, gp_of, gradients, rows
+from helpers.deep_models import RECIPES, close, deep, every_kind, gp_of, gradients, rows
 from helpers.devices import placed
 from helpers.random_models import Parts, random_problem
 
@@ -167,7 +166,7 @@ def test_a_step_may_do_without_factors(kind: str) -> None:
 
 
 def test_layers_of_every_kind_are_what_they_are_called() -> None:
-    found = {kind: [type(layer.basis) for layer in deep(kind, layers=3).layers] for kind in KINDS}
+    found = {kind: [type(layer.basis) for layer in deep(kind, layers=3).layers] for kind in RECIPES}
     assert found == {
         "dgp": 3 * [Coupled],
         "dgp-solve": 3 * [TwoBlock],

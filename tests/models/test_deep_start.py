@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,13 +17,14 @@ from duogp.fitting.deep import build_deep_model
 from duogp.inference.natural import NaturalGradient
 from duogp.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from duogp.means.skip import SkipMean
+from duogp.methods import METHODS
 from duogp.models.deep import DeepModel
 from duogp.models.model import Batch
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import batched
 from duogp.objectives import Objective, elbo, predictive
 from duogp.training import Minibatches, Stochastic, Table, TrainingPlan, train
-from duogp.variational import CholeskyQ, DiagonalQ
+from duogp.variational import CholeskyQ, DiagonalQ, Q, RidgeQ
 from helpers.deep_models import close, deep, every_kind, kernel, rows
 from helpers.random_models import learned
 
@@ -63,19 +65,19 @@ def test_hidden_layers_start_as_their_skip_means(kind: str, width: int) -> None:
     assert torch.isfinite(model.loss(rows(model))).all()
 
 
-@pytest.mark.parametrize("q", ["diagonal", "ridge"])
+@pytest.mark.parametrize("q", [DiagonalQ, RidgeQ])
 @every_kind
-def test_other_covariances_of_q(kind: str, q: str) -> None:
-    if q == "ridge" and kind in ("dgp-solve", "dgp-dc"):
-        with pytest.raises(ValueError, match=f"a ridge q.u. is for 'dgp' and 'ddgpc', not for {kind!r}"):
-            deep(kind, q=q)
+def test_other_covariances_of_q(kind: str, q: type[Q]) -> None:
+    if q is RidgeQ and kind in ("dgp-solve", "dgp-dc"):
+        with pytest.raises(ValueError, match=r"cannot have a q\(u\) that depends on the points"):
+            _ = replace(METHODS[kind], q="ridge").recipe
         return
     model = deep(kind, q=q, rough=False)
     batch = rows(model)
     model.loss(batch).sum().backward()
     assert all(p.grad is None or torch.isfinite(p.grad).all() for p in model.parameters())
     blocks = [block for block, _ in model.basis.q.parts()]
-    if q == "ridge":
+    if q is RidgeQ:
         assert blocks[0].noise is model.likelihood.noise
         assert model.hidden[0].basis.q.parts()[0][0].noise is not model.likelihood.noise
     else:
@@ -90,11 +92,11 @@ def test_residual_points_are_near_but_not_among_the_inducing_points() -> None:
         nearest = torch.cdist(basis.residual_inducing, basis.inducing).amin(-1)
         assert (nearest > 1e-6).all() and (nearest < 1.5).all()
         assert (basis.kl(model.factors()[1], basis.q) < 200).all()
-    assert deep("ddgpc", num_residual=50).basis.residual_inducing.shape[-2] == 6  # at most |α|
+    assert deep("ddgpc", options={"num_residual": 50}).basis.residual_inducing.shape[-2] == 6  # at most |α|
 
 
 def test_ddgpc_is_a_bound_with_epsilon_above_zero() -> None:
-    surrogate, bound = deep("ddgpc"), deep("ddgpc", epsilon=0.1)
+    surrogate, bound = deep("ddgpc"), deep("ddgpc", options={"first_epsilon": 0.1})
     batch = rows(bound)
     cost = bound.terms(batch)[1] - surrogate.terms(batch)[1]
     latents, size = 2, 6
@@ -104,7 +106,7 @@ def test_ddgpc_is_a_bound_with_epsilon_above_zero() -> None:
 def test_inducing_points_may_be_kept() -> None:
     g = [torch.Generator().manual_seed(0)]
     model = build_deep_model(
-        "ddgpc",
+        "layer-components",
         inducing=torch.randn(1, 1, 5, 2, generator=g[0], dtype=torch.float64),
         extra=torch.randn(1, 1, 5, 2, generator=g[0], dtype=torch.float64),
         kernel=kernel,
@@ -121,8 +123,6 @@ def test_inducing_points_may_be_kept() -> None:
 
 
 def test_what_cannot_be_built_is_said() -> None:
-    with pytest.raises(ValueError, match="unknown deep GP 'dpg'; did you mean 'dgp'"):
-        deep("dpg")
     with pytest.raises(ValueError, match="layers must be at least 1"):
         deep(layers=0)
     with pytest.raises(ValueError, match="hidden_points must be one of 'propagated', 'uniform', got 'here'"):
@@ -142,12 +142,12 @@ def test_what_cannot_be_built_is_said() -> None:
         num_data=10,
         generators=[torch.Generator()],
     )
-    with pytest.raises(ValueError, match="'ddgpc' needs extra"):
-        build("ddgpc", inducing=points)
-    with pytest.raises(ValueError, match="'dgp' has no use for extra"):
-        build("dgp", inducing=points, extra=points)
+    with pytest.raises(ValueError, match="'layer-components' needs extra"):
+        build("layer-components", inducing=points)
+    with pytest.raises(ValueError, match="'coupled' has no use for extra"):
+        build("coupled", inducing=points, extra=points)
     with pytest.raises(ValueError, match="inducing has 2 columns, inputs have 3"):
-        build("dgp", inducing=points, inputs=torch.zeros(1, 5, 3))
+        build("coupled", inducing=points, inputs=torch.zeros(1, 5, 3))
     with pytest.raises(ValueError, match="no linear form"):
         deep().frozen()
 

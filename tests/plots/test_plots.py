@@ -40,6 +40,7 @@ def forecast():
     return mean + std * rng.normal(size=300), mean, std
 
 
+@pytest.mark.slow
 def test_the_package_and_the_module_import_without_matplotlib():
     code = "import sys, duogp, duogp.plots; assert not any(m.startswith('matplotlib') for m in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

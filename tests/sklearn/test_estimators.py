@@ -8,7 +8,6 @@ import time
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse
@@ -51,15 +50,20 @@ def fitted(table):
 def test_tables_of_any_kind_give_one_model(table, fitted, kind):
     X, y = table
     frame = pd.DataFrame(X, columns=["a", "b"])
+
+    def polars() -> tuple:
+        pl = pytest.importorskip("polars")
+        return pl.DataFrame({"a": X[:, 0], "b": X[:, 1]}), pl.Series(y)
+
     given_X, given_y = {
-        "list": (X.tolist(), y.tolist()),
-        "float32": (X.astype(np.float32), y.astype(np.float32)),
-        "tensor": (torch.tensor(X), torch.tensor(y)),
-        "pandas": (frame, pd.Series(y)),
-        "polars": (pl.DataFrame({"a": X[:, 0], "b": X[:, 1]}), pl.Series(y)),
-        "arrow": (pa.table({"a": X[:, 0], "b": X[:, 1]}), pa.chunked_array([y])),
-        "masked": (np.ma.masked_array(X), y),
-    }[kind]
+        "list": lambda: (X.tolist(), y.tolist()),
+        "float32": lambda: (X.astype(np.float32), y.astype(np.float32)),
+        "tensor": lambda: (torch.tensor(X), torch.tensor(y)),
+        "pandas": lambda: (frame, pd.Series(y)),
+        "polars": polars,
+        "arrow": lambda: (pa.table({"a": X[:, 0], "b": X[:, 1]}), pa.chunked_array([y])),
+        "masked": lambda: (np.ma.masked_array(X), y),
+    }[kind]()
     model = GPRegressor(**QUICK).fit(given_X, given_y)
     tolerance = 1e-3 if kind == "float32" else 1e-8
     np.testing.assert_allclose(model.predict(given_X), fitted.predict(X), atol=tolerance)
@@ -96,6 +100,7 @@ def test_text_categories_and_dates_point_to_an_encoder(table, column):
 
 
 def test_categories_of_polars_are_refused_too(table):
+    pl = pytest.importorskip("polars")
     frame = pl.DataFrame({"a": table[0][:, 0], "city": pl.Series(["x", "y"] * 30, dtype=pl.Categorical)})
     with pytest.raises(TypeError, match=r"'city'.*OneHotEncoder"):
         GPRegressor().fit(frame, table[1])

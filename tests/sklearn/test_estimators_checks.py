@@ -55,6 +55,7 @@ def test_a_pipeline_names_the_parameters(table):
     assert mean.shape == std.shape == (60,)
 
 
+@pytest.mark.slow
 def test_cross_validation_in_two_processes_is_that_of_one(table):
     model = GPRegressor(num_inducing=10, epochs=10, learning_rate=0.2, random_state=0)
     here = cross_val_score(model, *table, cv=2)

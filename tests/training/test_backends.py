@@ -38,6 +38,7 @@ def test_compiled_steps_are_the_eager_ones() -> None:
     np.testing.assert_allclose(compiled.predict(X).std, eager.predict(X).std, rtol=1e-6)
 
 
+@pytest.mark.slow
 @compiler
 def test_compiled_steps_see_new_draws() -> None:
     X, y = table()
@@ -48,6 +49,7 @@ def test_compiled_steps_see_new_draws() -> None:
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 @compiler
 def test_compiled_steps_of_replicates_see_new_draws() -> None:
     X, y = table()
@@ -72,6 +74,7 @@ class Turned(RBF):
         return super().covariance(x1 @ self.W.mT.to(x1), x2 @ self.W.mT.to(x2), lengthscale)
 
 
+@pytest.mark.slow
 @compiler
 def test_gradients_of_compiled_steps_lie_as_their_parameters() -> None:
     X, y = table()
@@ -90,6 +93,7 @@ def test_a_formula_of_ones_own_is_trained_and_predicted_with() -> None:
     np.testing.assert_allclose(gp.predict(X, in_parts=False).std, gp.predict(X).std, atol=1e-8)
 
 
+@pytest.mark.slow
 @compiler
 def test_a_compiled_step_notes_a_failed_factorisation_and_sees_more_jitter() -> None:
     X, y = table()

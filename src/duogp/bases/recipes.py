@@ -204,7 +204,7 @@ RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (
     Recipe("conditional",      Conditional,     _conditional, OMEGA),
     Recipe("separate",         Separate,        _separate, **OWN_POINTS),
     Recipe("solve",            TwoBlock,        _solve, has_second_covariance=True, **MEAN_BLOCK),
-    Recipe("orthogonal",       TwoBlock,        _orthogonal, **MEAN_BLOCK),
+    Recipe("orthogonal",       TwoBlock,        _orthogonal, binds_q=True, **MEAN_BLOCK),
     Recipe("components",       TwoBlock,        _shrunk(0.0), **BLOCK),
     Recipe("components-eps",   TwoBlock,        _shrunk(None), ("epsilon",), **BLOCK),
     Recipe("layer-components", LayerComponents, _layer_components, ("num_residual", "printed_kl"), **BLOCK),
