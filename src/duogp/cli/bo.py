@@ -65,6 +65,7 @@ def bo(
 
 def run_task(task: str, output: str, *, verbose: bool = False, **options: Any) -> dict[str, Any]:
     """Report of a run of `duogp.bo.optimise` in the folder ``output``."""
+    import duogp.sklearn  # noqa: F401  # before the clock starts
     from duogp.bo import optimise, result_of
     from duogp.bo.journal import EVALUATIONS, FIGURE, read_options
 

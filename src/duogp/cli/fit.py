@@ -102,6 +102,7 @@ def fit_file(
 
     ``parameters``: of the estimator; ``columns``: keywords of `Schema.learn`.
     """
+    import duogp.sklearn  # noqa: F401  # before the clock starts
     from duogp.tables import Schema, read_table
 
     start = time.perf_counter()
