@@ -160,6 +160,12 @@ def test_incomplete_likelihoods_are_refused_when_they_are_made() -> None:
         Empty()
     with pytest.raises(TypeError, match=r"2 latent functions per output.*define density\(\)"):
         Two()
+    with pytest.raises(TypeError, match=r"Ignored defines log_prob but inherits a density"):
+
+        class Ignored(StudentTLikelihood):
+            def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+                return y - f
+
     f = marginals()
     with pytest.raises(ValueError, match=r"Unread\.log_prob returned shape .*read parameters from the right"):
         elbo(batched(Unread(), (REPLICATES,)).bind(), f, f.mean)

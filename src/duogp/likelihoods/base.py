@@ -54,8 +54,8 @@ class Likelihood(nn.Module):
     result has the shape of f. Parameters of any shape get the leading dimension R (replicates), so they are
     read from the right: `Positive(0.5)()[..., None, None]`, or `Positive(0.5, (outputs,))()[..., None]`.
 
-    Traits stand on the class. A subclass that changes the density (one of `DENSITY_METHODS`) starts again
-    from the defaults, so that no closed form outlives the formula that it belongs to.
+    Traits stand on the class. In a subclass that changes the density (one of `DENSITY_METHODS`), the traits
+    that it does not set itself are False, so that no closed form is used for another formula.
     """
 
     #: what y may be; with "classes" the attribute `classes` (2 if absent) is their number
@@ -76,14 +76,20 @@ class Likelihood(nn.Module):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if any(method in vars(cls) for method in DENSITY_METHODS):
+        own = vars(cls)
+        if "log_prob" in own and "density" not in own and "bind" not in own and not cls._uses_log_prob():
+            raise TypeError(
+                f"{cls.__name__} defines log_prob but inherits a density that does not read it: derive it "
+                "from Likelihood, or define density() too"
+            )
+        if any(method in own for method in DENSITY_METHODS):
             for trait in DENSITY_TRAITS:
-                if trait not in vars(cls):
+                if trait not in own:
                     setattr(cls, trait, False)
 
     def __init__(self, nodes: int | None = None) -> None:
         super().__init__()
-        if self._is_log_prob_alone:
+        if self._uses_log_prob():
             name = type(self).__name__
             if not hasattr(self, "log_prob"):
                 raise TypeError(f"{name} defines neither log_prob(y, f) nor density(): one of them is needed")
@@ -96,14 +102,15 @@ class Likelihood(nn.Module):
         if nodes is not None:
             self.rule = GaussHermite(nodes)
 
-    @property
-    def _is_log_prob_alone(self) -> bool:
-        return type(self).bind is Likelihood.bind and type(self).density is Likelihood.density
+    @classmethod
+    def _uses_log_prob(cls) -> bool:
+        """Whether the density is that of `log_prob`, not one of the class's own."""
+        return cls.bind is Likelihood.bind and cls.density is Likelihood.density
 
     @property
     def has_moments(self) -> bool:
-        """Whether y has a mean and a variance given f that are known: `predictive_moments` then exists."""
-        known = not self._is_log_prob_alone or hasattr(self, "conditional_moments")
+        """Whether mean and variance of y given f are known, so that `predictive_moments` exists."""
+        known = not self._uses_log_prob() or hasattr(self, "conditional_moments")
         return known and self.target != "classes"
 
     def density(self) -> Density:

@@ -56,27 +56,24 @@ class _SumOfExpectedLogNormal(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, mean: Tensor, total: Tensor, noise: Tensor) -> Tensor:
-        error, s2 = y - mean, noise.squeeze(-1)
-        precision = s2.reciprocal()
-        square = torch.linalg.vector_norm(error, dim=-1).square() + total
+        error, precision = y - mean, noise.reciprocal()
+        rows, norm = error.shape[-1], torch.linalg.vector_norm(error, dim=-1, keepdim=True)
+        square = torch.addcmul(total.unsqueeze(-1), norm, norm)  # Σᵢ (yᵢ − μᵢ)² + vᵢ
         ctx.save_for_backward(error, square, precision)
         ctx.shapes = mean.shape, total.shape, noise.shape
-        return torch.addcmul(error.shape[-1] * (LOG_2PI + s2.log()), square, precision).sum(-1).mul_(-0.5)
+        of_latents = torch.addcmul(noise.log(), square, precision, value=1 / max(rows, 1))
+        return of_latents.sum((-2, -1)).add_(LOG_2PI * error.shape[-2]).mul_(-0.5 * rows)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         error, square, precision = ctx.saved_tensors
         of_mean, of_total, of_noise = ctx.shapes
-        weighed = g.unsqueeze(-1) * precision
+        weighed = g[..., None, None] * precision
         half = -0.5 * weighed
         g_noise = half * (error.shape[-1] - square * precision)
-        return (
-            None,
-            (weighed.unsqueeze(-1) * error).sum_to_size(of_mean),
-            half.sum_to_size(of_total),
-            g_noise.unsqueeze(-1).sum_to_size(of_noise),
-        )
+        g_total = half.squeeze(-1).sum_to_size(of_total)
+        return None, (weighed * error).sum_to_size(of_mean), g_total, g_noise.sum_to_size(of_noise)
 
 
 @dataclass(frozen=True)
