@@ -1,4 +1,4 @@
-"""Times of two source trees, interleaved: training steps of `duogp.fit` and predictions, through the public API.
+"""Times of two source trees, interleaved: training steps and predictions through the public API.
 
     python benchmarks/before_after.py BEFORE/src AFTER/src --device cpu --output FILE.json
 
@@ -10,6 +10,7 @@ ratios after / before, with the spread of these ratios.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -26,7 +27,10 @@ STEPS_PER_EPOCH, EPOCHS, BATCH, DIMS = 10, 9, 1024, 8
 def cases(device: str) -> list[dict[str, Any]]:
     sizes = (200, 500, 1000, 2000) if device == "cuda" else (200, 800)
     out = [{"what": "step", "method": m, "M": size} for m in METHODS for size in sizes]
-    out += [{"what": "classes", "method": "svgp", "M": sizes[0]}, {"what": "replicates", "method": "svgp", "M": sizes[0]}]
+    out += [
+        {"what": "classes", "method": "svgp", "M": sizes[0]},
+        {"what": "replicates", "method": "svgp", "M": sizes[0]},
+    ]
     out += [{"what": "closed-form", "method": m, "M": sizes[0]} for m in ("svgp", "dcsvgp")]
     out += [{"what": what, "method": "svgp", "M": size} for what in ("predict", "mean") for size in sizes]
     return out
@@ -48,7 +52,12 @@ def worker(device: str) -> None:
     for line in sys.stdin:
         case = json.loads(line)
         what, M = case["what"], case["M"]
-        common: dict[str, Any] = {"num_inducing": M, "inducing_init": "random", "device": device, "kernel": "rbf"}
+        common: dict[str, Any] = {
+            "num_inducing": M,
+            "inducing_init": "random",
+            "device": device,
+            "kernel": "rbf",
+        }
         if what in ("predict", "mean"):
             key = str(M)
             if key not in fitted:
@@ -69,7 +78,12 @@ def worker(device: str) -> None:
                 torch.cuda.synchronize()
             times.append(time.perf_counter())
 
-        given = common | {"solver": "stochastic", "epochs": EPOCHS, "dtype": "float32", "early_stopping": False}
+        given = common | {
+            "solver": "stochastic",
+            "epochs": EPOCHS,
+            "dtype": "float32",
+            "early_stopping": False,
+        }
         target: Any = y
         if what == "closed-form":
             given |= {"solver": "closed-form", "dtype": "float64", "warm_start": 0}
@@ -84,7 +98,7 @@ def worker(device: str) -> None:
         else:
             duogp.fit(X, target, case["method"], **given)
         steps = 1 if what == "closed-form" else STEPS_PER_EPOCH
-        laps = [b - a for a, b in zip(times[1:], times[2:], strict=False)]
+        laps = [b - a for a, b in itertools.pairwise(times[1:])]
         print(json.dumps(1e3 * statistics.median(laps) / steps), flush=True)
 
 
@@ -111,7 +125,9 @@ class Tree:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("trees", nargs="*", help="the folders src/ of the version before and of the one after")
+    parser.add_argument(
+        "trees", nargs="*", help="the folders src/ of the version before and of the one after"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
@@ -144,9 +160,12 @@ def main() -> None:
             "ratios": [round(r, 4) for r in ratios],
         }
         rows.append(row)
-        print(f"{name:32} {row['before_ms']:9.3f} {row['after_ms']:9.3f}  × {row['ratio']:.3f}  {ratios[0]:.3f} to {ratios[-1]:.3f}", flush=True)
+        times = f"{row['before_ms']:9.3f} {row['after_ms']:9.3f}"
+        print(f"{name:32} {times}  × {row['ratio']:.3f}  {ratios[0]:.3f} to {ratios[-1]:.3f}", flush=True)
     if given.output is not None:
-        given.output.write_text(json.dumps({"device": given.device, "rounds": given.rounds, "rows": rows}, indent=1) + "\n")
+        given.output.write_text(
+            json.dumps({"device": given.device, "rounds": given.rounds, "rows": rows}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":
