@@ -60,6 +60,7 @@ class Plan:
     num_inducing: int = NUM_INDUCING
     num_extra: int | None = None  # of the second set of points; None: there is none
     inducing_init: str = "kmeans"
+    categorical: frozenset[int] = frozenset()  # of the used columns, those of category codes
     reasons: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -138,7 +139,8 @@ def make_plan(
     early = validation is not None if settings.early_stopping is None else settings.early_stopping
     training = _training(method, settings, n, solver, early, likelihood)
     used = _used_columns(data, settings, train) if columns is None else columns
-    num, more, name = choose_points(method, settings, n, int(used.sum()))
+    categorical = category_columns(settings, int(used.sum()))
+    num, more, name = choose_points(method, settings, n, categorical)
     own_validation = data.validation_rows is None
     return Plan(
         method,
@@ -155,6 +157,7 @@ def make_plan(
         num,
         more,
         name,
+        categorical,
         reasons,
     )
 
@@ -295,8 +298,15 @@ def _omega(settings: Settings, n: int, closed: bool) -> str:
     return omega
 
 
-def choose_points(method: Method, settings: Settings, n: int, dims: int) -> tuple[int, int | None, str]:
-    """How many inducing points, how many of the second set, and who chooses them."""
+def category_columns(settings: Settings, dims: int) -> frozenset[int]:
+    """The columns, of so many, whose values the kernel takes for category codes."""
+    return frozenset(initial_kernel(settings, torch.ones(dims)).categorical_columns(dims))
+
+
+def choose_points(
+    method: Method, settings: Settings, n: int, categorical: frozenset[int]
+) -> tuple[int, int | None, str]:
+    """Number of inducing points, number in the second set, and the name of their initialiser."""
     if method.recipe.points_are_rows:
         return n, None, "all rows"
     asked = [name for name in ("num_inducing", "num_extra") if (getattr(settings, name) or 0) > n]
@@ -305,8 +315,8 @@ def choose_points(method: Method, settings: Settings, n: int, dims: int) -> tupl
             f"{name} is {getattr(settings, name)}, but there are {n} training rows: using no more than those"
         )
         warnings.warn(message, DataWarning, stacklevel=5)
-    codes = initial_kernel(settings, torch.ones(dims)).categorical_columns(dims)
-    name = settings.inducing_init or ("random" if codes else "kmeans")  # means of codes are no categories
+    # Means of category codes are no categories.
+    name = settings.inducing_init or ("random" if categorical else "kmeans")
     num = min(settings.num_inducing or NUM_INDUCING, n)
     more = None if settings.num_extra is None else min(settings.num_extra, n)
     if not method.has_second_block:
