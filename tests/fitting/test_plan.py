@@ -44,7 +44,7 @@ def test_nothing_is_trained():
     X, y = table()
     calls = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("duogp.fitting.fit.train", lambda *args: calls.append(args))
+        patch.setattr("duogp.fitting.table.train", lambda *args: calls.append(args))
         duogp.plan(X, y, "dcsvgp")
     assert not calls
 
