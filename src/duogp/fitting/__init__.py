@@ -1,1 +1,1 @@
-"""From a table to a trained model."""
+"""From a table to a trained model: Dataset → Plan → Builder → Model → GP."""
