@@ -1,4 +1,4 @@
-"""From a table to a trained model."""
+"""From a table to a trained model: Dataset → Plan → Builder → Model → GP."""
 
 from typing import Any
 

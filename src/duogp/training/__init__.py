@@ -1,4 +1,4 @@
-"""The loop, its problems, its backends and its safety net."""
+"""Training: the loop, what a step computes, how it is executed, recovery from numerical failures."""
 
 from typing import Any
 
