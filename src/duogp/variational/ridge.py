@@ -22,7 +22,7 @@ from torch import Tensor
 
 from duogp.numerics.factorisation import Factor, lower_root_of_inverse
 from duogp.numerics.parameters import Positive, batched
-from duogp.variational import Q
+from duogp.variational.families import Q
 
 Ridge = Literal["printed", "kernel", "contracting"]
 RIDGES: tuple[Ridge, ...] = ("printed", "kernel", "contracting")
