@@ -25,7 +25,10 @@ MOVED: dict[str, str | tuple[str, ...]] = {
     "streams": "numerics.streams",
     "triangles": "numerics.triangles",
     # kernels, variational distributions, bases, fused steps
+    "kernels.compose": ("kernels.base", "kernels.warped"),
     "kernels.deep": "kernels.deep_kernel",
+    "kernels.finite": ("kernels.base", "kernels.linear"),
+    "kernels.hamming": "kernels.stationary",
     "ridge": "variational.ridge",
     "bases.components": "bases.layer_components",
     "bases.linear_form": "bases.frozen",

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from duogp.bases.base import Basis
 from duogp.bases.frozen import FrozenPosterior, Probe
 from duogp.bases.marginals import Features
-from duogp.kernels.base import Kernel
-from duogp.kernels.compose import Scale
+from duogp.kernels.base import Kernel, Scale
 from duogp.likelihoods import GaussianLikelihood
 from duogp.numerics.factorisation import Factor, Numerics, norm2
 from duogp.variational import PointQ, Q

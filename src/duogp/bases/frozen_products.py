@@ -19,7 +19,7 @@ from torch import Tensor
 
 from duogp.kernels import Kernel
 from duogp.kernels.frozen import FrozenColumns
-from duogp.kernels.unit import split_variance
+from duogp.kernels.stationary import split_variance
 from duogp.numerics.factorisation import project
 from duogp.numerics.products import even_cuts
 

@@ -46,7 +46,7 @@ from duogp.fused.step import Step
 from duogp.kernels import Kernel
 from duogp.kernels.grams import StationaryGrams
 from duogp.kernels.profiles import Profile
-from duogp.kernels.unit import split_variance, stationary_part
+from duogp.kernels.stationary import split_variance, stationary_part
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.products import (
     factorised,

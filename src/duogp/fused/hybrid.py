@@ -13,7 +13,7 @@ from duogp.bases.hybrid import Hybrid
 from duogp.bases.marginals import Marginals, Moments, Penalties, Reads
 from duogp.fused.projections import PartsAndLastColumn
 from duogp.fused.step import Step
-from duogp.kernels.unit import split_variance
+from duogp.kernels.stationary import split_variance
 from duogp.numerics.factorisation import Numerics, project
 from duogp.variational import CholeskyQ
 

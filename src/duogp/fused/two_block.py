@@ -14,7 +14,7 @@ from duogp.bases.marginals import Moments, Penalties, Reads
 from duogp.bases.two_block import TwoBlock
 from duogp.fused.coupled import coupled_moments
 from duogp.fused.step import Step
-from duogp.kernels.unit import stationary_part
+from duogp.kernels.stationary import stationary_part
 from duogp.numerics.factorisation import Numerics
 from duogp.variational import CentredQ, CholeskyQ, ShrunkQ
 

@@ -8,15 +8,14 @@ import re
 from typing import Any
 
 from duogp.kernels.adapter import GPyTorchKernel, is_gpytorch_kernel
-from duogp.kernels.base import FeatureMap, Kernel
-from duogp.kernels.compose import ActiveDims, Product, Scale, Sum
+from duogp.kernels.base import Constant, FeatureMap, Kernel, Product, Scale, Sum
 from duogp.kernels.deep_kernel import Deep, DeepKernel
 from duogp.kernels.distance import squared_distance
-from duogp.kernels.finite import Constant, Linear
 from duogp.kernels.generalised import GeneralisedRBF, generalised_points
-from duogp.kernels.hamming import Hamming
+from duogp.kernels.linear import Linear
 from duogp.kernels.stationary import (
     RBF,
+    Hamming,
     Matern12,
     Matern32,
     Matern52,
@@ -24,6 +23,7 @@ from duogp.kernels.stationary import (
     RationalQuadratic,
     Stationary,
 )
+from duogp.kernels.warped import ActiveDims
 
 KERNELS: dict[str, type[Kernel]] = {
     "rbf": RBF,

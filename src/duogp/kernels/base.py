@@ -1,16 +1,19 @@
-"""`Kernel`: a covariance function k(x, x′), its diagonal, and random features of its prior."""
+"""`Kernel`: a covariance function k(x, x′) and random features of its prior; scales, sums and products."""
 
 from __future__ import annotations
 
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import reduce
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from duogp.numerics.parameters import Positive
+from duogp.kernels import draws
+from duogp.numerics.parameters import Positive, Prior
 
 FeatureMap = Callable[[Tensor], Tensor]
 
@@ -65,13 +68,11 @@ class Kernel(nn.Module, ABC):
     # -- algebra ---------------------------------------------------------------------------------------
 
     def __add__(self, other: Kernel | float) -> Kernel:
-        from duogp.kernels.compose import Sum
-
-        return Sum(self, _as_kernel(other)) if isinstance(other, Kernel | float | int) else NotImplemented
+        if isinstance(other, float | int):
+            other = Scale(Constant(), other, trainable=False)
+        return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
     def __mul__(self, other: Kernel | float) -> Kernel:
-        from duogp.kernels.compose import Product, Scale
-
         if isinstance(other, Kernel):
             return Product(self, other)
         return Scale(self, other, trainable=False) if isinstance(other, float | int) else NotImplemented
@@ -110,6 +111,108 @@ class Kernel(nn.Module, ABC):
         return ", ".join(shown)
 
 
+class Scale(Kernel):
+    """variance · k(x, x′)."""
+
+    def __init__(
+        self, kernel: Kernel, variance: float = 1.0, *, prior: Prior | None = None, trainable: bool = True
+    ) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.variance = Positive(float(variance), prior=prior, trainable=trainable)
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return self.variance().to(x1.dtype)[..., None, None] * self.kernel(x1, x2)
+
+    def diag(self, x: Tensor) -> Tensor:
+        return self.variance().to(x.dtype)[..., None] * self.kernel.diag(x)
+
+    def unbiased_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
+        return self._scaled(self.kernel.unbiased_features(num, generator))
+
+    def prior_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
+        return self._scaled(self.kernel.prior_features(num, generator))
+
+    def _scaled(self, features: FeatureMap) -> FeatureMap:
+        root = self.variance().detach().sqrt()[..., None, None]
+        return lambda x: root.to(x.dtype) * features(x)
+
+
+class _Many(Kernel):
+    """Several kernels; one of the same class among them is replaced by its parts: (a + b) + c has three."""
+
+    def __init__(self, *kernels: Kernel) -> None:
+        super().__init__()
+        if not kernels:
+            raise ValueError(f"{type(self).__name__} needs at least one kernel")
+        opened = [list(k) if type(k) is type(self) else [k] for k in kernels]
+        self.kernels = nn.ModuleList([part for parts in opened for part in parts])
+
+    def __iter__(self) -> Iterator[Kernel]:
+        return iter(cast("list[Kernel]", list(self.kernels)))
+
+
+class Sum(_Many):
+    """Σᵢ kᵢ(x, x′)."""
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return reduce(operator.add, (k(x1, x2) for k in self))
+
+    def diag(self, x: Tensor) -> Tensor:
+        return reduce(operator.add, (k.diag(x) for k in self))
+
+    def unbiased_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
+        """Σᵢ sᵢψᵢ(x) with random signs sᵢ, so that E[sᵢsⱼ] = 0 removes the cross terms."""
+        parts = [k.unbiased_features(num, generator) for k in self]
+        like = next(self.parameters(), torch.empty(0))
+        signs = [draws.sign((*self.batch_shape, 1, num), like, generator) for _ in parts]
+        return lambda x: reduce(operator.add, (s.to(x) * psi(x) for s, psi in zip(signs, parts, strict=True)))
+
+    def prior_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
+        """The parts' features side by side: [φ₁, φ₂, …][φ₁, φ₂, …]ᵀ = Σᵢ φᵢφᵢᵀ."""
+        parts = [k.prior_features(num, generator) for k in self]
+
+        def features(x: Tensor) -> Tensor:
+            columns = [phi(x) for phi in parts]
+            shape = torch.broadcast_shapes(*(c.shape[:-1] for c in columns))
+            return torch.cat([c.expand(*shape, c.shape[-1]) for c in columns], -1)
+
+        return features
+
+
+class Product(_Many):
+    """Πᵢ kᵢ(x, x′)."""
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return reduce(operator.mul, (k(x1, x2) for k in self))
+
+    def diag(self, x: Tensor) -> Tensor:
+        return reduce(operator.mul, (k.diag(x) for k in self))
+
+    def unbiased_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
+        """Πᵢ ψᵢ(x): the expectation of a product of independent draws is the product of expectations."""
+        parts = [k.unbiased_features(num, generator) for k in self]
+        return lambda x: reduce(operator.mul, (psi(x) for psi in parts))
+
+
+class Constant(Kernel):
+    """k(x, x′) = 1, an unknown constant; `Scale` gives it a variance."""
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        shape = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+        return x1.new_ones(()).expand(*shape, x1.shape[-2], x2.shape[-2])
+
+    def diag(self, x: Tensor) -> Tensor:
+        return x.new_ones(()).expand(x.shape[:-1])
+
+    def unbiased_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
+        return lambda x: x.new_ones(()).expand(*x.shape[:-1], num)
+
+    def prior_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
+        """Exact: one feature, always 1."""
+        return self.unbiased_features(1)
+
+
 def check_dims(kernel: Kernel, dims: int, *inputs: Tensor) -> None:
     """An error where an x has not the kernel's number of columns."""
     for x in inputs:
@@ -117,13 +220,6 @@ def check_dims(kernel: Kernel, dims: int, *inputs: Tensor) -> None:
             raise ValueError(
                 f"{type(kernel).__name__}(dims={dims}) was given inputs with {x.shape[-1]} columns"
             )
-
-
-def _as_kernel(value: Kernel | float) -> Kernel:
-    from duogp.kernels.compose import Scale
-    from duogp.kernels.finite import Constant
-
-    return value if isinstance(value, Kernel) else Scale(Constant(), value, trainable=False)
 
 
 def _brief(value: Tensor) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from duogp.kernels.base import Kernel
-from duogp.kernels.compose import Warped
 from duogp.kernels.foreign import Foreign
 from duogp.kernels.stationary import Stationary
+from duogp.kernels.warped import Warped
 from duogp.numerics.networks import MLP
 
 

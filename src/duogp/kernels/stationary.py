@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from duogp.kernels import draws
-from duogp.kernels.base import FeatureMap, Kernel, check_dims
+from duogp.kernels.base import FeatureMap, Kernel, Scale, check_dims
 from duogp.kernels.distance import centred, scaled, squared_distance
 from duogp.kernels.profiles import Exponential2, HalfInteger, Profile
 from duogp.numerics.parameters import Positive, Prior
@@ -24,7 +24,13 @@ LN2 = math.log(2.0)  # softplus(0)
 
 
 class Stationary(Kernel):
-    """A unit-variance kernel of the scaled difference (x − x′) / lengthscale."""
+    """A unit-variance kernel of the scaled difference (x − x′) / lengthscale.
+
+    A subclass has a `profile` or a `covariance`, and `frequencies`.
+    """
+
+    #: k as a function of the scaled r² alone, with a derivative written by hand; None: there is none
+    profile: ClassVar[Profile | None] = None
 
     def __init__(
         self,
@@ -50,14 +56,11 @@ class Stationary(Kernel):
         shape = torch.broadcast_shapes(self.lengthscale.batch_shape, x.shape[:-2])
         return x.new_ones(()).expand(*shape, x.shape[-2])
 
-    @abstractmethod
     def covariance(self, x1: Tensor, x2: Tensor, lengthscale: Tensor) -> Tensor:
-        """The formula, with lengthscale [*b, 1, d or 1]."""
-
-    @property
-    def profile(self) -> Profile | None:
-        """k as a function of the scaled r² alone, with a derivative written by hand; None: there is none."""
-        return None
+        """The formula, with lengthscale [*b, 1, d or 1]; a kernel without a profile defines its own."""
+        if self.profile is None:
+            raise NotImplementedError(f"{type(self).__name__} has neither a profile nor a covariance")
+        return self.profile(*scaled(x1, x2, lengthscale), x1.dtype)
 
     @abstractmethod
     def frequencies(self, num: int, generator: torch.Generator | None) -> Tensor:
@@ -90,20 +93,29 @@ class Stationary(Kernel):
 
 def profile_of(kernel: Kernel) -> Profile | None:
     """The profile of a kernel; None where it has none, or a subclass has changed the formula."""
-    if not isinstance(kernel, Stationary) or type(kernel).forward is not Stationary.forward:
+    kind = type(kernel)
+    if not isinstance(kernel, Stationary) or kind.forward is not Stationary.forward:
         return None
-    return kernel.profile if type(kernel).covariance in (RBF.covariance, Matern.covariance) else None
+    return kernel.profile if kind.covariance is Stationary.covariance else None  # type: ignore[attr-defined]
+
+
+def split_variance(kernel: Kernel) -> tuple[Kernel, Tensor | None]:
+    """(k, s) of a kernel s·k, s [*b]; (k, None) of a kernel without a variance."""
+    return (kernel.kernel, kernel.variance()) if isinstance(kernel, Scale) else (kernel, None)
+
+
+def stationary_part(kernel: Kernel, points: Tensor, x: Tensor) -> Stationary | None:
+    """The kernel, without its variance, if it is a function of r² with a profile, of rows like the points."""
+    base, _ = split_variance(kernel)
+    if profile_of(base) is None or not isinstance(base, Stationary):
+        return None
+    return base if points.shape[-1] == x.shape[-1] == base.dims else None
 
 
 class RBF(Stationary):
     """exp(−r²/2)."""
 
-    @property
-    def profile(self) -> Profile:
-        return Exponential2()
-
-    def covariance(self, x1: Tensor, x2: Tensor, lengthscale: Tensor) -> Tensor:
-        return self.profile(*scaled(x1, x2, lengthscale), x1.dtype)
+    profile = Exponential2()
 
     def frequencies(self, num: int, generator: torch.Generator | None) -> Tensor:
         return self._normal_frequencies(num, generator)
@@ -113,13 +125,6 @@ class Matern(Stationary):
     """The half-integer Matérn family: a polynomial in s = √(2ν) r times exp(−s)."""
 
     twice_nu: int  # 2ν
-
-    @property
-    def profile(self) -> Profile:
-        return HalfInteger(self.twice_nu)
-
-    def covariance(self, x1: Tensor, x2: Tensor, lengthscale: Tensor) -> Tensor:
-        return self.profile(*scaled(x1, x2, lengthscale), x1.dtype)
 
     def frequencies(self, num: int, generator: torch.Generator | None) -> Tensor:
         # Multivariate Student-t with 2ν degrees of freedom: one χ² for each frequency, shared by the
@@ -133,18 +138,21 @@ class Matern12(Matern):
     """exp(−r)."""
 
     twice_nu = 1
+    profile = HalfInteger(1)
 
 
 class Matern32(Matern):
     """(1 + s) exp(−s), s = √3 r."""
 
     twice_nu = 3
+    profile = HalfInteger(3)
 
 
 class Matern52(Matern):
     """(1 + s + s²/3) exp(−s), s = √5 r."""
 
     twice_nu = 5
+    profile = HalfInteger(5)
 
 
 class RationalQuadratic(Stationary):
@@ -208,3 +216,31 @@ class Periodic(Stationary):
 
 def _circles(angle: Tensor, lengthscale: Tensor) -> Tensor:
     return torch.cat([angle.cos() / lengthscale.double(), angle.sin() / lengthscale.double()], -1)
+
+
+class Hamming(Stationary):
+    """exp(−Σ_d 1[x_d ≠ x′_d] / l_d) on integer codes held as floats; differentiable in l only."""
+
+    def covariance(self, x1: Tensor, x2: Tensor, lengthscale: Tensor) -> Tensor:
+        inverse = lengthscale.to(x1.dtype).reciprocal()
+        weight = inverse.expand(*lengthscale.shape[:-1], self.dims)  # [*b, 1, d]
+        total = torch.zeros((), dtype=x1.dtype, device=x1.device)
+        for d in range(self.dims):
+            differs = (x1[..., :, None, d] - x2[..., None, :, d]).detach().abs() > 0.5
+            total = total + differs.to(x1.dtype) * weight[..., d, None]
+        return torch.exp(-total)
+
+    def categorical_columns(self, dims: int) -> set[int]:
+        return set(range(dims))
+
+    def frequencies(self, num: int, generator: torch.Generator | None) -> Tensor:
+        # E cos ωδ must be 1 at δ = 0 and ρ = exp(−1/l) at every other integer: ω = 0 with probability ρ, and
+        # otherwise uniform on the circle, where E cos ωδ = 0.
+        rho = self._event(self.lengthscale).reciprocal().neg().exp()
+        shape = (*self.batch_shape, self.dims, num)
+        still = draws.uniform(shape, rho, generator) < rho
+        return torch.where(still, 0.0, draws.angle(shape, rho, generator))
+
+    def unbiased_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
+        features = super().unbiased_features(num, generator)
+        return lambda x: features(x.round())

@@ -17,15 +17,21 @@ stand beside it, and an error names them where they are missed:
     conditional_moments(f)   mean and variance of y given f, for predictions of y (as `GP.predict` makes them)
     sample(f, generator)     one y for every f, for samples with observation noise
 
-A likelihood that knows its expectations in closed form, or has several latent functions per output, defines
-`density` instead and returns a `Density` of its own.
+and three replace quadrature by a closed form, one value for each output, f ~ N(mean, variance):
+
+    expected_log(y, mean, variance)                 E log p(y|f)
+    log_marginal(y, mean, variance)                 log E p(y|f)
+    predictive_moments(mean, residual, explained)   `Moments` of y
+
+A likelihood with several latent functions per output defines `density` instead and returns a `Density` of its
+own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -40,9 +46,13 @@ from duogp.likelihoods.quadrature import NODES, GaussHermite, QuadratureDensity
 #: What y may be: any number (it may be shifted and scaled), 0, 1, 2, ..., above 0, in (0, 1), a class number.
 Target = Literal["real", "count", "positive", "unit", "classes"]
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
 #: Methods that decide what p(y | f) is, and the traits that depend on them.
 DENSITY_METHODS = ("bind", "density", "log_prob", "variance")
-DENSITY_TRAITS = ("is_gaussian", "linear_in_variance", "is_log_concave", "has_powers")
+DENSITY_TRAITS = ("distribution", "is_gaussian", "linear_in_variance", "is_log_concave", "has_powers")
+#: Methods of a likelihood with `log_prob` that replace quadrature.
+CLOSED_FORMS = ("expected_log", "log_marginal", "predictive_moments")
 
 
 class Likelihood(nn.Module):
@@ -55,11 +65,13 @@ class Likelihood(nn.Module):
     read from the right: `Positive(0.5)()[..., None, None]`, or `Positive(0.5, (outputs,))()[..., None]`.
 
     Traits stand on the class. In a subclass that changes the density (one of `DENSITY_METHODS`), the traits
-    that it does not set itself are False, so that no closed form is used for another formula.
+    that it does not set itself are those of this class, so that no closed form is used for another formula.
     """
 
     #: what y may be; with "classes" the attribute `classes` (2 if absent) is their number
     target: ClassVar[Target] = "real"
+    #: the distribution of y given f, where other parts of the library may know its formula; "": unknown
+    distribution: str = ""
     #: how many latent functions one output needs
     latents_per_output: int = 1
     #: y = f + noise, Gaussian, its variance the same for all f: q(u) has a closed form
@@ -77,7 +89,10 @@ class Likelihood(nn.Module):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         own = vars(cls)
-        if "log_prob" in own and "density" not in own and "bind" not in own and not cls._uses_log_prob():
+        known = cls.distribution and "distribution" not in own  # moments and draws of another formula
+        closed = any(hasattr(cls, name) and name not in own for name in CLOSED_FORMS)
+        unread = known or closed or not cls._uses_log_prob()
+        if "log_prob" in own and "density" not in own and "bind" not in own and unread:
             raise TypeError(
                 f"{cls.__name__} defines log_prob but inherits a density that does not read it: derive it "
                 "from Likelihood, or define density() too"
@@ -85,7 +100,7 @@ class Likelihood(nn.Module):
         if any(method in own for method in DENSITY_METHODS):
             for trait in DENSITY_TRAITS:
                 if trait not in own:
-                    setattr(cls, trait, False)
+                    setattr(cls, trait, getattr(Likelihood, trait))
 
     def __init__(self, nodes: int | None = None) -> None:
         super().__init__()
@@ -98,9 +113,8 @@ class Likelihood(nn.Module):
                     f"{name} has {self.latents_per_output} latent functions per output; log_prob(y, f) is "
                     "for one: define density(), a Density with its own expectations"
                 )
-            nodes = NODES if nodes is None else nodes
-        if nodes is not None:
-            self.rule = GaussHermite(nodes)
+        if nodes is not None or hasattr(self, "log_prob"):
+            self.rule = GaussHermite(NODES if nodes is None else nodes)
 
     @classmethod
     def _uses_log_prob(cls) -> bool:
@@ -149,7 +163,7 @@ class QuadratureLikelihood(Likelihood):
 
 @dataclass(frozen=True)
 class LogProbDensity(QuadratureDensity):
-    """The density of a likelihood that defines `log_prob` itself, and perhaps moments and draws."""
+    """The density of a likelihood by its `log_prob`; closed forms, moments and draws where it has them."""
 
     likelihood: Any
 
@@ -163,11 +177,17 @@ class LogProbDensity(QuadratureDensity):
             )
         return value
 
+    def expected_log(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        return self._own("expected_log", super().expected_log)(y, mean, variance)
+
+    def log_marginal(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        return self._own("log_marginal", super().log_marginal)(y, mean, variance)
+
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        if not hasattr(self.likelihood, "conditional_moments"):
-            return super().conditional_moments(f)
-        mean, variance = self.likelihood.conditional_moments(f)
-        return mean, variance
+        return self._own("conditional_moments", super().conditional_moments)(f)
+
+    def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
+        return self._own("predictive_moments", super().predictive_moments)(mean, residual, explained)
 
     def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
         if self.likelihood.target != "classes":
@@ -175,13 +195,14 @@ class LogProbDensity(QuadratureDensity):
         return self.probabilities_of(self._classes, mean, variance)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        if hasattr(self.likelihood, "sample"):
-            drawn: Tensor = self.likelihood.sample(f, generator)
-            return drawn
-        if self.likelihood.target != "classes":
-            return super().sample(f, generator)
+        if hasattr(self.likelihood, "sample") or self.likelihood.target != "classes":
+            return self._own("sample", super().sample)(f, generator)
         each = torch.cat([self.log_prob(torch.full_like(f, c), f) for c in range(self._classes)], -2)
         return sample_class(normalised(each.exp()), generator)
+
+    def _own(self, name: str, general: Method) -> Method:
+        """The likelihood's method of that name, or the general one."""
+        return cast(Method, getattr(self.likelihood, name, general))
 
     @property
     def _classes(self) -> int:

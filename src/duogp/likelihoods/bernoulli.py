@@ -7,56 +7,39 @@ The probit link needs no nesting (MATH §11 B9), s = 2y − 1:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from duogp.likelihoods.base import QuadratureLikelihood
-from duogp.likelihoods.density import Density
+from duogp.likelihoods.base import Likelihood
 from duogp.likelihoods.links import Link, check_link
-from duogp.likelihoods.quadrature import NODES, QuadratureDensity
 
 
-@dataclass(frozen=True)
-class BernoulliDensity(QuadratureDensity):
-    """Classes 0 and 1; several outputs are independent binary targets of one row."""
+class BernoulliLikelihood(Likelihood):
+    """Two classes by the probit or the logit link; one latent function per output.
 
-    def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
-        return self.probabilities_of(2, mean, variance)
-
-    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        u = torch.rand(f.shape, generator=generator, device=generator.device, dtype=f.dtype).to(f.device)
-        return (u < self.log_prob(torch.ones_like(f), f).exp()).to(f.dtype)
-
-
-@dataclass(frozen=True)
-class ProbitDensity(BernoulliDensity):
-    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        return torch.special.log_ndtr((2 * y - 1) * f)
-
-    def log_marginal(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        return self.log_prob(y, mean * (1 + variance).rsqrt())
-
-
-@dataclass(frozen=True)
-class LogitDensity(BernoulliDensity):
-    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        return logsigmoid((2 * y - 1) * f)
-
-
-class BernoulliLikelihood(QuadratureLikelihood):
-    """Two classes by the probit or the logit link; one latent function per output."""
+    Several outputs are independent binary targets of one row.
+    """
 
     target = "classes"
+    distribution = "bernoulli"
     is_log_concave = True
     classes = 2
 
-    def __init__(self, link: Link = "probit", *, nodes: int = NODES) -> None:
+    def __init__(self, link: Link = "probit", *, nodes: int | None = None) -> None:
         super().__init__(nodes)
         check_link(link)
         self.link = link
 
-    def density(self) -> Density:
-        return (ProbitDensity if self.link == "probit" else LogitDensity)(self.rule())
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        signed = (2 * y - 1) * f
+        return torch.special.log_ndtr(signed) if self.link == "probit" else logsigmoid(signed)
+
+    def log_marginal(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        if self.link == "probit":
+            return self.log_prob(y, mean * (1 + variance).rsqrt())
+        return self.rule().log_mean(lambda f: self.log_prob(y, f), mean, variance)
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        u = torch.rand(f.shape, generator=generator, device=generator.device, dtype=f.dtype).to(f.device)
+        return (u < self.log_prob(torch.ones_like(f), f).exp()).to(f.dtype)

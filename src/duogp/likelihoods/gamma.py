@@ -6,62 +6,55 @@ ELBO  the same with E e^{−f} = e^{−μ+v/2};    predictive and VFITC by quadr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import QuadratureLikelihood, numpy_generator
-from duogp.likelihoods.density import Density, Moments
+from duogp.likelihoods.base import Likelihood, numpy_generator
+from duogp.likelihoods.density import Moments
 from duogp.likelihoods.links import exponential
 from duogp.likelihoods.poisson import lognormal_moments
-from duogp.likelihoods.quadrature import NODES, QuadratureDensity
 from duogp.numerics.parameters import Positive
 
 
-@dataclass(frozen=True)
-class GammaDensity(QuadratureDensity):
-    shape: Tensor  # k [R, outputs, 1]
-
-    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        return self._of_y(y) - self.shape * (f + y * exponential(-f))
-
-    def expected_log(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        return self._of_y(y) - self.shape * (mean + y * exponential(-mean + 0.5 * variance))
-
-    def _of_y(self, y: Tensor) -> Tensor:
-        k = self.shape
-        return k * k.log() - torch.lgamma(k) + (k - 1) * y.log()
-
-    def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        mean = exponential(f)
-        return mean, mean.square() / self.shape
-
-    def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
-        mean, residual, explained = torch.broadcast_tensors(mean, residual, explained)
-        middle, within, between = lognormal_moments(mean, residual, explained)
-        # E e^{2f}/k
-        return Moments(middle, within, between, middle.square() * (residual + explained).exp() / self.shape)
-
-    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        k = self.shape.expand_as(f).detach().cpu().numpy()
-        unit_scale = torch.as_tensor(numpy_generator(generator).standard_gamma(k)).to(f)
-        return exponential(f) * unit_scale / self.shape
-
-
-class GammaLikelihood(QuadratureLikelihood):
+class GammaLikelihood(Likelihood):
     """Positive targets; one latent function, the log mean, per output. ``shape`` [outputs] is learned."""
 
     target = "positive"
+    distribution = "gamma"
     is_log_concave = True
 
-    def __init__(self, outputs: int = 1, shape: float = 1.0, *, nodes: int = NODES) -> None:
+    def __init__(self, outputs: int = 1, shape: float = 1.0, *, nodes: int | None = None) -> None:
         super().__init__(nodes)
         self.outputs = outputs
         self.shape = Positive(shape, (outputs,), floor=1e-3)
 
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        return self._log_prob(y, f, -f)
+
+    def expected_log(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        return self._log_prob(y, mean, -mean + 0.5 * variance)
+
+    def _log_prob(self, y: Tensor, log_mean: Tensor, log_inverse: Tensor) -> Tensor:
+        """log p with f = ``log_mean`` and e^{−f} = exp(``log_inverse``)."""
+        k = self.shape().unsqueeze(-1)
+        of_y = k * k.log() - torch.lgamma(k) + (k - 1) * y.log()
+        return of_y - k * (log_mean + y * exponential(log_inverse))
+
+    def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        mean = exponential(f)
+        return mean, mean.square() / self.shape().unsqueeze(-1)
+
+    def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
+        mean, residual, explained = torch.broadcast_tensors(mean, residual, explained)
+        middle, within, between = lognormal_moments(mean, residual, explained)
+        noise = middle.square() * (residual + explained).exp() / self.shape().unsqueeze(-1)  # E e^{2f}/k
+        return Moments(middle, within, between, noise)
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        k = self.shape().unsqueeze(-1)
+        concentration = k.expand_as(f).detach().cpu().numpy()
+        unit_scale = torch.as_tensor(numpy_generator(generator).standard_gamma(concentration)).to(f)
+        return exponential(f) * unit_scale / k
+
     def initial_latent(self, y: Tensor) -> Tensor:
         return y.mean(-1).clamp_min(1e-3).log()
-
-    def density(self) -> Density:
-        return GammaDensity(self.rule(), self.shape().unsqueeze(-1))

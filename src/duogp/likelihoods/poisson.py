@@ -6,15 +6,12 @@ moments of e^f are those of a log-normal variable, `lognormal_moments`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import QuadratureLikelihood, numpy_generator
-from duogp.likelihoods.density import Density, Moments
+from duogp.likelihoods.base import Likelihood, numpy_generator
+from duogp.likelihoods.density import Moments
 from duogp.likelihoods.links import exponential
-from duogp.likelihoods.quadrature import QuadratureDensity
 
 
 def lognormal_moments(mean: Tensor, residual: Tensor, explained: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -24,8 +21,13 @@ def lognormal_moments(mean: Tensor, residual: Tensor, explained: Tensor) -> tupl
     return middle, squared * explained.exp() * residual.expm1(), squared * explained.expm1()
 
 
-@dataclass(frozen=True)
-class PoissonDensity(QuadratureDensity):
+class PoissonLikelihood(Likelihood):
+    """Counts; one latent function, the log rate, per output; no parameters."""
+
+    target = "count"
+    distribution = "poisson"
+    is_log_concave = True
+
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         return y * f - exponential(f) - torch.lgamma(y + 1)
 
@@ -44,15 +46,5 @@ class PoissonDensity(QuadratureDensity):
         counts = numpy_generator(generator).poisson(exponential(f).detach().cpu().numpy())
         return torch.as_tensor(counts).to(f)
 
-
-class PoissonLikelihood(QuadratureLikelihood):
-    """Counts; one latent function, the log rate, per output; no parameters."""
-
-    target = "count"
-    is_log_concave = True
-
     def initial_latent(self, y: Tensor) -> Tensor:
         return y.mean(-1).clamp_min(1e-3).log()
-
-    def density(self) -> Density:
-        return PoissonDensity(self.rule())

@@ -17,15 +17,13 @@ for κ = v/(νs²), δ = (y−μ)²/(νs²): the trapezium rule in log x. Neithe
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from duogp.likelihoods.base import QuadratureLikelihood, numpy_generator
-from duogp.likelihoods.density import Density, Moments
+from duogp.likelihoods.base import Likelihood, numpy_generator
+from duogp.likelihoods.density import Moments
 from duogp.likelihoods.gaussian import log_normal
-from duogp.likelihoods.quadrature import NODES, QuadratureDensity
 from duogp.numerics.parameters import Positive
 
 #: Below two degrees of freedom there is no variance.
@@ -38,64 +36,10 @@ LOG_NODES = 64
 LOG_RANGE = (-20.0, 3.7)
 
 
-@dataclass(frozen=True)
-class StudentTDensity(QuadratureDensity):
-    scale: Tensor  # s [R, outputs, 1]
-    dof: Tensor  # ν [R, outputs, 1]
-
-    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        z2 = ((y - f) / self.scale).square() / self.dof
-        return self._log_norm() - 0.5 * (self.dof + 1) * torch.log1p(z2)
-
-    def _log_norm(self) -> Tensor:
-        nu = self.dof
-        log_beta = torch.lgamma(0.5 * nu) + math.lgamma(0.5) - torch.lgamma(0.5 * (nu + 1))
-        return -log_beta - 0.5 * nu.log() - self.scale.log()
-
-    def expected_log(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        kappa, delta = (t / (self.dof * self.scale.square()) for t in (variance, (y - mean).square()))
-        kappa, delta = torch.broadcast_tensors(kappa, delta)
-        start, high = LOG_RANGE
-        low = start - torch.log1p((kappa + delta).detach().clamp_min(0))
-        steps = torch.linspace(0, 1, LOG_NODES, dtype=delta.dtype, device=delta.device)
-        x = (low + (high - low) * steps.view(-1, *(1,) * delta.dim())).exp()
-        widening = 2 * x * kappa
-        integrand = -x.neg().exp() * torch.expm1(-0.5 * widening.log1p() - x * delta / (1 + widening))
-        log1p_z = integrand.sum(0) * (high - low) / (LOG_NODES - 1)
-        return self._log_norm() - 0.5 * (self.dof + 1) * log1p_z
-
-    def log_marginal(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        log_w, log_weight = self._precisions(max(t.dim() for t in (y, mean, variance)))
-        total = variance + self.scale.square() * torch.exp(-log_w)
-        return torch.logsumexp(log_weight + log_normal(y, mean, total), 0)
-
-    def _precisions(self, dims: int) -> tuple[Tensor, Tensor]:
-        """log w at the nodes and their log weights, which sum to one, along a new leading axis."""
-        a = 0.5 * self.dof
-        x = torch.linspace(*PRECISION_RANGE, PRECISION_NODES, dtype=a.dtype, device=a.device)
-        x = x.view(-1, *(1,) * dims)
-        log_w = torch.sinh(x) * a.rsqrt()
-        log_weight = a * (log_w - log_w.exp()) + torch.cosh(x).log()
-        return log_w, log_weight - torch.logsumexp(log_weight, 0)
-
-    def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        mean, noise = torch.broadcast_tensors(f, self._noise())
-        return mean, noise
-
-    def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
-        return Moments(*torch.broadcast_tensors(mean, residual, explained, self._noise()))
-
-    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        dof = self.dof.expand_as(f).detach().cpu().numpy()
-        return f + self.scale * torch.as_tensor(numpy_generator(generator).standard_t(dof)).to(f)
-
-    def _noise(self) -> Tensor:
-        """s² ν/(ν−2)."""
-        return self.scale.square() * self.dof / (self.dof - 2)
-
-
-class StudentTLikelihood(QuadratureLikelihood):
+class StudentTLikelihood(Likelihood):
     """Real targets with outliers; one latent function per output. ``scale`` and ``dof`` are learned."""
+
+    distribution = "student-t"
 
     def __init__(
         self,
@@ -105,12 +49,66 @@ class StudentTLikelihood(QuadratureLikelihood):
         dof: float = 5.0,
         scale_floor: float = 1e-3,
         learn_scale: bool = True,
-        nodes: int = NODES,
+        nodes: int | None = None,
     ) -> None:
         super().__init__(nodes)
         self.outputs = outputs
         self.scale = Positive(scale, (outputs,), floor=scale_floor, trainable=learn_scale)
         self.dof = Positive(dof, (outputs,), floor=DOF_FLOOR)
 
-    def density(self) -> Density:
-        return StudentTDensity(self.rule(), self.scale().unsqueeze(-1), self.dof().unsqueeze(-1))
+    def _now(self) -> tuple[Tensor, Tensor]:
+        """s and ν, [R, outputs, 1]."""
+        return self.scale().unsqueeze(-1), self.dof().unsqueeze(-1)
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        s, nu = self._now()
+        return _log_norm(s, nu) - 0.5 * (nu + 1) * torch.log1p(((y - f) / s).square() / nu)
+
+    def expected_log(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        s, nu = self._now()
+        kappa, delta = (t / (nu * s.square()) for t in (variance, (y - mean).square()))
+        kappa, delta = torch.broadcast_tensors(kappa, delta)
+        start, high = LOG_RANGE
+        low = start - torch.log1p((kappa + delta).detach().clamp_min(0))
+        steps = torch.linspace(0, 1, LOG_NODES, dtype=delta.dtype, device=delta.device)
+        x = (low + (high - low) * steps.view(-1, *(1,) * delta.dim())).exp()
+        widening = 2 * x * kappa
+        integrand = -x.neg().exp() * torch.expm1(-0.5 * widening.log1p() - x * delta / (1 + widening))
+        log1p_z = integrand.sum(0) * (high - low) / (LOG_NODES - 1)
+        return _log_norm(s, nu) - 0.5 * (nu + 1) * log1p_z
+
+    def log_marginal(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        noise, log_weight = self.mixture(max(t.dim() for t in (y, mean, variance)))
+        return torch.logsumexp(log_weight + log_normal(y, mean, variance + noise), 0)
+
+    def mixture(self, dims: int) -> tuple[Tensor, Tensor]:
+        """s²/w at the nodes of w and their log weights, which sum to one, in front of ``dims`` axes."""
+        s, nu = self._now()
+        a = 0.5 * nu
+        x = torch.linspace(*PRECISION_RANGE, PRECISION_NODES, dtype=a.dtype, device=a.device)
+        x = x.view(-1, *(1,) * dims)
+        log_w = torch.sinh(x) * a.rsqrt()
+        log_weight = a * (log_w - log_w.exp()) + torch.cosh(x).log()
+        return s.square() * torch.exp(-log_w), log_weight - torch.logsumexp(log_weight, 0)
+
+    def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        mean, noise = torch.broadcast_tensors(f, self._noise())
+        return mean, noise
+
+    def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
+        return Moments(*torch.broadcast_tensors(mean, residual, explained, self._noise()))
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        s, nu = self._now()
+        dof = nu.expand_as(f).detach().cpu().numpy()
+        return f + s * torch.as_tensor(numpy_generator(generator).standard_t(dof)).to(f)
+
+    def _noise(self) -> Tensor:
+        """s² ν/(ν−2)."""
+        s, nu = self._now()
+        return s.square() * nu / (nu - 2)
+
+
+def _log_norm(s: Tensor, nu: Tensor) -> Tensor:
+    log_beta = torch.lgamma(0.5 * nu) + math.lgamma(0.5) - torch.lgamma(0.5 * (nu + 1))
+    return -log_beta - 0.5 * nu.log() - s.log()

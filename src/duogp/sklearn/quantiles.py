@@ -16,11 +16,7 @@ from duogp.baselines.predictor import NeuralPredictor
 from duogp.bases import Marginals
 from duogp.likelihoods import GaussianDensity, GaussianLikelihood
 from duogp.likelihoods.base import standard_deviation
-from duogp.likelihoods.beta import BetaDensity
-from duogp.likelihoods.gamma import GammaDensity
 from duogp.likelihoods.heteroscedastic import HeteroscedasticDensity
-from duogp.likelihoods.poisson import PoissonDensity
-from duogp.likelihoods.student_t import StudentTDensity
 from duogp.models.sample_mixture import MixtureDensity
 from duogp.posterior.gp import GP
 from duogp.sklearn.predictive import Beta, Draws, Gamma, Mixture, Poisson, Predictive
@@ -95,9 +91,11 @@ def predictive_of(
     if isinstance(density, GaussianDensity):
         std = (variance + density.noise[-1]).sqrt()
         return Mixture(_array(mean), _array(std), np.full((samples, 1, 1), 1 / samples))
-    if isinstance(density, StudentTDensity):
-        log_w, log_weight = (t[:, 0] for t in density._precisions(3))  # [w, outputs, 1]
-        total = variance + (density.scale[0].square() * torch.exp(-log_w)).unsqueeze(1)  # [w, S, outputs, n]
+    own: Any = getattr(density, "likelihood", None)
+    known = getattr(own, "distribution", "")
+    if known == "student-t":
+        noise, log_weight = (t[:, 0] for t in own.mixture(3))  # [w, outputs, 1]
+        total = variance + noise.unsqueeze(1)  # [w, S, outputs, n]
         return _mixture(mean.expand_as(total), total, log_weight.exp().unsqueeze(1) / samples)
     if isinstance(density, HeteroscedasticDensity):
         mu, v = density._pairs(mean, variance)
@@ -106,12 +104,12 @@ def predictive_of(
         total = (v.f + noise).clamp_min(torch.finfo(noise.dtype).tiny)
         return _mixture(mu.f.expand_as(total), total, log_weights.exp() / samples)
     latent = _array(mean), _array(standard_deviation(variance))
-    if isinstance(density, PoissonDensity):
+    if known == "poisson":
         return Poisson(*latent)
-    if isinstance(density, GammaDensity):
-        return Gamma(*latent, _array(density.shape[0]))
-    if isinstance(density, BetaDensity):
-        return Beta(*latent, _array(density.precision[0]), density.link)
+    if known == "gamma":
+        return Gamma(*latent, _array(own.shape().unsqueeze(-1)[0]))
+    if known == "beta":
+        return Beta(*latent, _array(own.precision().unsqueeze(-1)[0]), own.link)
     which = torch.arange(NUM_DRAWS) % samples
     z = torch.randn(NUM_DRAWS, latents, n, generator=generator, dtype=torch.float64).to(mean)
     f = mean[which] + standard_deviation(variance)[which] * z

@@ -1,4 +1,4 @@
-"""Kernels with finitely many features: linear and constant."""
+"""The linear kernel, with as many features as columns."""
 
 from __future__ import annotations
 
@@ -51,21 +51,3 @@ class Linear(Kernel):
         """Exact: √v_d x_d."""
         root = self.variance().sqrt()[..., None, :]
         return lambda x: x * root.to(x.dtype)
-
-
-class Constant(Kernel):
-    """k(x, x′) = 1, an unknown constant; `Scale` gives it a variance."""
-
-    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
-        shape = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
-        return x1.new_ones(()).expand(*shape, x1.shape[-2], x2.shape[-2])
-
-    def diag(self, x: Tensor) -> Tensor:
-        return x.new_ones(()).expand(x.shape[:-1])
-
-    def unbiased_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
-        return lambda x: x.new_ones(()).expand(*x.shape[:-1], num)
-
-    def prior_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
-        """Exact: one feature, always 1."""
-        return self.unbiased_features(1)
