@@ -42,7 +42,7 @@ class Worker:
             self.channel.send(job)
 
     def rows(self) -> tuple[list[Row], bool]:
-        """The rows of its job, and whether the process still runs; where it has ended, rows of the failure."""
+        """The rows of its job, and whether the process still runs; where it does not, those of a failure."""
         try:
             return self.channel.recv(), True
         except (EOFError, OSError):
