@@ -69,7 +69,7 @@ MOVED: dict[str, str | tuple[str, ...]] = {
     "deep.layers": "models.layers",
     "deep.mixture": "models.sample_mixture",
     "deep.model": "models.deep",
-    "deep.sampling": "posterior.deep_sampling",
+    "deep.sampling": "posterior.sampling",
     "deep.skip": "means.skip",
     # the upper storey
     "neural": "baselines",
