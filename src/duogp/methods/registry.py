@@ -79,6 +79,10 @@ class Method:
         return _looked_up(self.q, Q_CLASSES, "q(u)") if isinstance(self.q, str) else self.q
 
     @property
+    def q_name(self) -> str:
+        return self.q if isinstance(self.q, str) else self.q.__name__
+
+    @property
     def data_term(self) -> Objective:
         """The objective, at the default values of its options."""
         if isinstance(self.objective, str):
