@@ -85,6 +85,46 @@ class WidePrior(Coupled):
         return 0.5 * (squares / c2 + q.size * c2.log() - q.log_det() - q.size)
 
 
+# [basis of u itself]
+class Unwhitened(Basis):
+    """mean k(x, Z)K⁻¹m    residual k − ‖φ‖²    explained φᵀL⁻¹SL⁻ᵀφ    KL(m, S ‖ K),    φ = L⁻¹ k(Z, x)."""
+
+    has_closed_form = True
+
+    def __init__(self, kernel, inducing, q):
+        super().__init__()
+        self.kernel, self.q = kernel, q
+        self.inducing = nn.Parameter(inducing)
+
+    def factors(self, numerics):
+        z = self.inducing.double()
+        return numerics.factor(self.kernel(z, z))
+
+    def features(self, x, factors):
+        phi = factors.whiten(self.kernel(self.inducing, x))
+        psi = factors.L_inv.mT @ phi  # K⁻¹ k(Z, x)
+        return Features(mean=psi, explained=psi, residual=self.kernel.diag(x) - norm2(phi))
+
+    def kl(self, factors, q):
+        return q.penalty_against(factors.L_inv, factors.half_log_det())  # KL(m, S ‖ K)
+
+    def prior_root(self, factors):
+        return factors.L_inv  # VᵀV = K⁻¹
+
+    def frozen(self, factors):
+        probe, K_inv = Probe(self.kernel, self.inducing.detach()), factors.L_inv.mT @ factors.L_inv
+        return FrozenPosterior(
+            prior=self.kernel,
+            mean_probe=probe,
+            mean_weights=(K_inv @ self.q.mean.to(K_inv).unsqueeze(-1)).squeeze(-1),
+            residual_probe=probe,
+            residual_root=factors.L_inv,
+            residual_jitter=factors.jitter.unsqueeze(-1),
+            explained_probe=probe,
+            explained_root=self.q.root().to(K_inv).mT @ K_inv,
+        )
+
+
 # [likelihood]
 class Laplace(Likelihood):
     """p(y|f) = exp(−|y − f|/s) / 2s, with a learned scale s."""
@@ -136,4 +176,14 @@ class Ramp(Mean):
 
 
 # [end]
-CLASSES = [Cauchy, Coefficients, WidePrior, Laplace, LaplaceWithMoments, Ramp, half_and_half, three_quarters]
+CLASSES = [
+    Cauchy,
+    Coefficients,
+    Unwhitened,
+    WidePrior,
+    Laplace,
+    LaplaceWithMoments,
+    Ramp,
+    half_and_half,
+    three_quarters,
+]

@@ -34,6 +34,7 @@ QUICK = {"num_inducing": 8, "steps": 3}
 CASES = {
     "kernel": ({"kernel": own.Cauchy(1.5)}, ["closed-form", "stochastic", "natural"]),
     "basis": ({"method": Method("coefficients", own.Coefficients)}, ["closed-form", "stochastic", "natural"]),
+    "basis of u": ({"method": Method("u", own.Unwhitened)}, ["closed-form", "stochastic", "natural"]),
     "basis without closed form": ({"method": Method("wide", own.WidePrior)}, ["stochastic", "natural"]),
     "basis, diagonal q": (
         {"method": Method("mf", own.Coefficients, "diagonal")},
@@ -95,12 +96,13 @@ def test_without_the_trait_there_is_no_closed_form(case):
         fitted(case, "closed-form")
 
 
-@pytest.mark.parametrize("q", ["full", "diagonal"])
-def test_the_closed_form_of_a_basis_is_its_optimum(q):
+@pytest.mark.parametrize("q", ["full", "diagonal", "point"])
+@pytest.mark.parametrize("basis", [own.Coefficients, own.Unwhitened])
+def test_the_closed_form_of_a_basis_is_its_optimum(basis, q):
     """The gradient of the ordinary loss with respect to q vanishes at the solved q(u), to 1e-8."""
     settings = Settings(num_inducing=8, random_state=0)
     data = Dataset.of_table(X, Y, settings)
-    builder = Builder(data, make_plan(data, Method("coefficients", own.Coefficients, q), settings))
+    builder = Builder(data, make_plan(data, Method("own", basis, q), settings))
     model = builder.model()
     builder.closed_form(model).finish()
     batch = builder.table.gather(builder.rows)
@@ -110,13 +112,14 @@ def test_the_closed_form_of_a_basis_is_its_optimum(q):
         assert float(p.grad.abs().max()) < 1e-8, name
 
 
-def test_marginals_are_those_of_the_coupled_basis_at_a_equal_to_the_solved_mean():
-    """mean k(x, Z)a = φᵀm for a = L⁻ᵀm, and the penalties agree: ½aᵀKa = ½mᵀm."""
+@pytest.mark.parametrize("basis", [own.Coefficients, own.Unwhitened])
+def test_the_solved_posterior_is_that_of_the_coupled_basis_in_other_coordinates(basis):
+    """a = L⁻ᵀm and u = Lm: the penalties agree, so the optima do, to rounding of K⁻¹ (1e-6)."""
     mine, theirs = (
         duogp.fit(
             X, Y, method, num_inducing=8, steps=1, learning_rate=1e-12, random_state=0, solver="closed-form"
         )
-        for method in (Method("coefficients", own.Coefficients), "svgp")
+        for method in (Method("own", basis), "svgp")
     )
     np.testing.assert_allclose(mine.predict(X).mean, theirs.predict(X).mean, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(mine.predict(X).variance, theirs.predict(X).variance, rtol=1e-6)
@@ -185,7 +188,7 @@ def test_the_page_shows_this_code():
         pytest.skip("no docs folder beside these tests")
     page, code = DOCS.read_text(), (HERE / "own.py").read_text()
     sections = [part.split("]\n", 1)[1].strip() for part in code.split("\n# [")[1:-1]]
-    assert len(sections) == 8
+    assert len(sections) == 9
     for section in sections:
         assert section in page, section.splitlines()[0]
 

@@ -108,7 +108,10 @@ class Basis(nn.Module, ABC):
         return self.q
 
     def prior_root(self, factors: Any) -> Tensor | None:
-        """V with VᵀV = P⁻¹ for the prior N(0, P) of the whitened variable; None where P = I."""
+        """V with VᵀV = P⁻¹ for the prior N(0, P) of the variable that m and S describe.
+
+        None where P = I, as for whitened variables; L⁻¹ for u itself, whose prior is N(0, K).
+        """
         return None
 
     def mean_prior_root(self, factors: Any) -> Tensor | None:

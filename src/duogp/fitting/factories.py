@@ -50,6 +50,12 @@ def likelihood_traits(settings: Settings) -> Likelihood | type[Likelihood]:
     return Likelihood if name == CLASSES else LIKELIHOODS[name]  # no trait holds for classes of any number
 
 
+def likelihood_label(settings: Settings) -> str:
+    """The likelihood asked for, in words for messages."""
+    spec = settings.likelihood
+    return type(spec).__name__ if isinstance(spec, Likelihood) else repr(spec)
+
+
 def is_gaussian(settings: Settings) -> bool:
     """Whether the likelihood is Gaussian with one noise variance, so that q(u) has a closed form."""
     return likelihood_traits(settings).is_gaussian

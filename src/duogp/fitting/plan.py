@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from duogp.data.columns import informative_columns
 from duogp.errors import DataWarning
 from duogp.fitting.dataset import Dataset, Rows
-from duogp.fitting.factories import initial_kernel, is_gaussian, make_likelihood
+from duogp.fitting.factories import initial_kernel, is_gaussian, likelihood_label, make_likelihood
 from duogp.likelihoods import Likelihood
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings, as_list
@@ -224,7 +224,7 @@ def closed_form_obstacle(method: Method, settings: Settings) -> str | None:
     if not method.data_term.has_closed_form:
         return f"{method.name!r} has the {method.data_term} objective, which is not quadratic in q(u)"
     if not is_gaussian(settings):
-        return f"the likelihood is {settings.likelihood!r}, not Gaussian"
+        return f"the likelihood is {likelihood_label(settings)}, not Gaussian"
     if not method.recipe.has_closed_form:
         return f"the basis of {method.name!r} declares no closed form"
     if not method.q_class.has_closed_form:

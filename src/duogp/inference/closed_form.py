@@ -79,6 +79,9 @@ class OptimalQ(Q):
         self.is_gaussian = like.is_gaussian
         self.unwhitened = like.unwhitened
 
+    def root(self) -> Tensor:
+        return self.mean.new_zeros(*self.mean.shape, self.size) if self._root is None else self._root
+
     def variance_of(self, phi: Tensor) -> Tensor:
         return (
             torch.zeros_like(phi[..., 0, :]) if self.S is None else _QuadraticForm.apply(phi, self.S.to(phi))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -73,15 +73,15 @@ class Q(nn.Module):
 
     def root_of(self, phi: Tensor) -> Tensor:
         """L_Sᵀ φ, whose squared column norms are φᵀSφ."""
-        raise NotImplementedError
+        self._missing()
 
     def root(self) -> Tensor:
         """L_S with L_S L_Sᵀ = S, dense."""
-        raise NotImplementedError
+        self._missing()
 
     def log_det(self) -> Tensor:
         """log|S|."""
-        raise NotImplementedError
+        self._missing()
 
     def second_moment(self, W: Tensor) -> Tensor:
         """‖W L_S‖² + ‖W m‖² = tr W (S + m mᵀ) Wᵀ."""
@@ -108,11 +108,11 @@ class Q(nn.Module):
 
     def num_parameters(self) -> int:
         """Variational parameters of one latent function."""
-        raise NotImplementedError
+        self._missing()
 
     def set_(self, mean: Tensor, root: Tensor) -> None:
         """Write N(mean, root rootᵀ), or what the family has nearest to it."""
-        raise NotImplementedError
+        self._missing()
 
     def parts(self) -> list[tuple[Q, slice]]:
         """The independent blocks of q and where they stand; most q are one block."""
@@ -121,6 +121,12 @@ class Q(nn.Module):
     def bind(self, factor: Factor, points: Tensor) -> Q:
         """This q at the inducing points of the moment; itself, unless its covariance depends on them."""
         return self
+
+    def _missing(self) -> NoReturn:
+        raise NotImplementedError(
+            f"{type(self).__name__} has no such quantity: q.penalty(), q.penalty_against(V, ½ log|P|), "
+            "q.second_moment(W) and q.variance_of(φ) work for every q(u)"
+        )
 
     def log_density_offset(self, half_log_det: Tensor) -> Tensor:
         """What −log p(u) has beyond ½ mᵀm: ½ log|K_Z| + (M/2) log 2π."""
