@@ -19,8 +19,6 @@ from duogp.saveable import Plottable, Saveable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matplotlib.axes import Axes
-
     from duogp import bases, kernels, likelihoods, metrics, objectives
     from duogp.api import fit, fit_replicates, plan
     from duogp.io import load, save
@@ -101,7 +99,7 @@ def _save(model: Any, folder: str | os.PathLike[str]) -> Path:
     return save(model, folder)
 
 
-def _draw(history: Any, ax: Axes | None) -> Axes:
+def _draw(history: Any, ax: Any) -> Any:
     from duogp.plots import history_plot
 
     return history_plot(history, ax)

@@ -200,9 +200,9 @@ def _class_rows(
         names = _array(classes)
         if names.shape != (p.shape[1],) or len(np.unique(names)) != p.shape[1]:
             raise ValueError(f"classes must be {p.shape[1]} different names, got shape {names.shape}")
-        y = codes_of(y, names)
-        if (y < 0).any():  # labels that are no class share a last column, without mass
-            p = np.pad(p, ((0, 0), (0, 1)))
+        labels, y = y, codes_of(y, names)
+        strange = np.unique(labels[y < 0])  # no classes: columns without mass, of which −1 is the last
+        p = np.pad(p, ((0, 0), (0, strange.size)))
     p = np.clip(p, SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY)
     return y, p / p.sum(1, keepdims=True)
 

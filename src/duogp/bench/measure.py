@@ -24,13 +24,9 @@ def versions() -> dict[str, str]:
 
 def resolve_device(device: str | None) -> str:
     """The device asked for, or CUDA where there is one, else the CPU."""
-    import torch
+    from duogp.methods.settings import Settings
 
-    if device is None or device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device must be 'cpu' here, got {device!r}: torch sees no CUDA device")
-    return device
+    return str(Settings(device=None if device == "auto" else device).torch_device)
 
 
 def device_name(device: str) -> str:

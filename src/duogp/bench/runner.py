@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from duogp.bench import learning_curve, measure
-from duogp.bench.results import Results, Row, append
-from duogp.bench.rows import begin_row, failure
+from duogp.bench.results import Results, Row, append, begin_row, failure
 from duogp.bench.suite import RUNNER_SETTINGS, Cell
 from duogp.bench.tasks import task_of
 from duogp.bench.workers import run_in_processes

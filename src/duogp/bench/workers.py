@@ -9,10 +9,9 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING
 
-from duogp.bench.rows import begin_row, failure
+from duogp.bench.results import Row, begin_row, failure
 
 if TYPE_CHECKING:
-    from duogp.bench.results import Row
     from duogp.bench.runner import Execute, Job
 
 JOIN_SECONDS = 5.0

@@ -10,10 +10,11 @@ import typer
 from numpy.typing import NDArray
 
 from duogp.cli.errors import note
-from duogp.cli.model_folder import relevance, rows_with_target, save_model
+from duogp.cli.model_folder import facts, relevance, rows_with_target, save_model
 from duogp.cli.options import AsJson, DataFile, Device, Quiet, Seed, names_of, settings_of
-from duogp.cli.output import number, percent, print_pairs, show, some
+from duogp.cli.output import number, percent, print_pairs, show
 from duogp.cli.scores import metric_pairs, metrics_of, score_rows
+from duogp.tables.frames import some
 
 
 def fit(
@@ -96,19 +97,14 @@ def fit(
     gp = estimator.gp_
     report = {
         "model": str(folder),
-        "task": "classification" if gp.classes is not None else "regression",
         "target": target,
-        "classes": None if gp.classes is None else gp.classes.tolist(),
+        **facts(gp, schema),
         "rows": len(train),
         "rows_without_target": without,
-        "columns": {column.name: column.kind for column in schema.columns},
-        "inputs": len(schema.names),
-        "dropped": dict(schema.dropped),
         "imputed": schema.gaps(train_rows),
         "method": estimator.method_,
         "reasons": list(estimator.reasons_),
         "likelihood": type(gp.model.likelihood).__name__ if hasattr(gp, "model") else None,
-        "num_inducing": num_inducing_of(gp),
         "noise_std": noise_std(gp, X),
         "relevance": relevance(gp, schema),
         "validation_nll": estimator.history_.validation_nll,
@@ -174,14 +170,6 @@ def make_estimator(classes: bool, parameters: dict[str, Any], settings: dict[str
     rest = {name: value for name, value in settings.items() if name not in known}
     duogp.Settings.of(rest)  # an unknown name is an error with the nearest known one
     return kind(**parameters | own, settings=rest or None)
-
-
-def num_inducing_of(gp: Any) -> int | None:
-    """The number of inducing points, where a model has them."""
-    try:
-        return len(gp.inducing_points)
-    except (AttributeError, ValueError, AssertionError):
-        return None
 
 
 def noise_std(gp: Any, X: NDArray) -> float | None:

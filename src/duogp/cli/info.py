@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from duogp.cli.fit import num_inducing_of
-from duogp.cli.model_folder import open_model
+from duogp.cli.model_folder import facts, open_model
 from duogp.cli.options import AsJson, ModelFolder
-from duogp.cli.output import number, print_pairs, show, some
+from duogp.cli.output import number, print_pairs, show
 from duogp.cli.scores import metric_pairs
+from duogp.tables.frames import some
 
 
 def info(model: ModelFolder, as_json: AsJson = False) -> None:
@@ -23,18 +23,13 @@ def describe(folder: str) -> dict[str, Any]:
     manifest = json.loads((saved.folder / "manifest.json").read_text(encoding="utf-8"))
     return {
         "model": folder,
-        "task": "classification" if saved.is_classifier else "regression",
         "target": saved.target,
-        "classes": gp.classes.tolist() if saved.is_classifier else None,
+        **facts(gp, schema),
         "method": report.get("method"),
         "reference": gp.method.reference if gp.method is not None else None,
         "likelihood": report.get("likelihood"),
         "kernel": None if kernel is None else str(kernel),
-        "num_inducing": num_inducing_of(gp),
         "solver": gp.history.solver,
-        "columns": {column.name: column.kind for column in schema.columns},
-        "inputs": len(schema.names),
-        "dropped": dict(schema.dropped),
         "missing": schema.missing,
         "rows": report.get("rows"),
         "noise_std": report.get("noise_std"),

@@ -147,6 +147,22 @@ def relevance(gp: Any, schema: Schema) -> dict[str, float] | None:
     return dict(sorted(((name, value / total) for name, value in shares.items()), key=lambda p: -p[1]))
 
 
+def facts(gp: Any, schema: Schema) -> dict[str, Any]:
+    """What reports of a model hold: task, classes, columns and inducing points (None where it has none)."""
+    try:
+        num_inducing = len(gp.inducing_points)
+    except (AttributeError, ValueError, AssertionError):
+        num_inducing = None
+    return {
+        "task": "regression" if gp.classes is None else "classification",
+        "classes": None if gp.classes is None else gp.classes.tolist(),
+        "columns": {column.name: column.kind for column in schema.columns},
+        "inputs": len(schema.names),
+        "dropped": dict(schema.dropped),
+        "num_inducing": num_inducing,
+    }
+
+
 def rows_with_target(schema: Schema, table: Any) -> tuple[Any, NDArray, int]:
     """Rows of a table that have a target, their targets, and the number of rows without one."""
     values, there = schema.targets(table)

@@ -68,10 +68,3 @@ def number(value: Any, digits: int = 4) -> str:
 
 def percent(value: Any) -> str:
     return "–" if value is None else f"{100 * value:.1f} %"
-
-
-def some(names: Iterable[str], most: int = 8) -> str:
-    """The first names and the number of the others."""
-    names = list(names)
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

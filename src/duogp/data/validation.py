@@ -131,13 +131,9 @@ def _frame_columns(data: Any) -> list[tuple[str, NDArray]] | None:
     if hasattr(data, "get_columns"):  # polars
         return [(str(column.name), column.to_numpy()) for column in data.get_columns()]
     if hasattr(data, "column_names") and hasattr(data, "column"):  # pyarrow
-        return [(str(label), _arrow(data.column(j))) for j, label in enumerate(data.column_names)]
+        columns = enumerate(data.column_names)
+        return [(str(label), data.column(j).to_numpy(zero_copy_only=False)) for j, label in columns]
     return None
-
-
-def _arrow(column: Any) -> NDArray:
-    """A column as numpy; that of a RecordBatch, unlike that of a Table, copies only on request."""
-    return column.to_numpy() if hasattr(column, "chunks") else column.to_numpy(zero_copy_only=False)
 
 
 def _real(array: NDArray, name: str, label: str | None) -> NDArray:

@@ -76,14 +76,28 @@ class Quantity(Column):
     """A column with one number per row, NaN where there is a gap, from which it is encoded."""
 
     fill: float  # the median
+    value: bool  # it varied
+    indicator: bool  # it had gaps
+    cycles: tuple[str, ...] = ()
 
     @abstractmethod
     def numbers(self, values: Any) -> Floats:
         """An arrow column as numbers [n]."""
 
-    @abstractmethod
+    @property
+    def features(self) -> list[str]:
+        circles = [f"{self.name} ({cycle}, {side})" for cycle in self.cycles for side in ("sine", "cosine")]
+        return self.value * [self.name] + circles + self.indicator * [f"{self.name} (missing)"]
+
     def encode_numbers(self, x: Floats) -> Floats:
-        """Numbers [n] as ``[n, len(features)]``."""
+        """Numbers [n] as ``[n, len(features)]``; a gap is at the centre of the circle of a cycle."""
+        gaps = np.isnan(x)
+        x = np.where(gaps, self.fill, x)
+        parts = self.value * [x]
+        for cycle in self.cycles:
+            angle = 2 * np.pi * phase(x, cycle)
+            parts += [np.where(gaps, 0.0, np.sin(angle)), np.where(gaps, 0.0, np.cos(angle))]
+        return np.stack(parts + self.indicator * [gaps.astype(np.float64)], 1)
 
     def gaps(self, values: Any) -> NDArray[np.bool_]:
         return np.isnan(self.numbers(values))
@@ -94,7 +108,7 @@ class Quantity(Column):
 
 @dataclass(frozen=True)
 class Number(Quantity):
-    """A number, or a duration in seconds. ``value``: it varied; ``indicator``: it had gaps."""
+    """A number, or a duration in seconds."""
 
     kind: ClassVar[str] = "number"
     csv: ClassVar[str] = "float64"
@@ -103,19 +117,10 @@ class Number(Quantity):
     value: bool = True
     indicator: bool = False
 
-    @property
-    def features(self) -> list[str]:
-        return self.value * [self.name] + self.indicator * [f"{self.name} (missing)"]
-
     def numbers(self, values: Any) -> Floats:
         if kind_of(values.type) not in ("number", "boolean", "nothing"):
             raise self._refuse(values, WORDS[self.kind])
         return numbers(values)
-
-    def encode_numbers(self, x: Floats) -> Floats:
-        gaps = np.isnan(x)
-        parts = self.value * [np.where(gaps, self.fill, x)] + self.indicator * [gaps.astype(np.float64)]
-        return np.stack(parts, 1)
 
 
 @dataclass(frozen=True)
@@ -179,8 +184,7 @@ class Category(Column):
 class DateTime(Quantity):
     """A date, a timestamp or a time of day as days since 1970, in the time zone ``zone``.
 
-    A gap is at the centre of the circle of a cycle. A CSV file is read as text and parsed here, since dates
-    with and without a time may mix.
+    A CSV file is read as text and parsed here, since dates with and without a time may mix.
     """
 
     kind: ClassVar[str] = "moment"
@@ -191,11 +195,6 @@ class DateTime(Quantity):
     indicator: bool = False
     zone: str | None = None
     clock: bool = False  # a time of day without a date
-
-    @property
-    def features(self) -> list[str]:
-        circles = [f"{self.name} ({cycle}, {side})" for cycle in self.cycles for side in ("sine", "cosine")]
-        return self.value * [self.name] + circles + self.indicator * [f"{self.name} (missing)"]
 
     def numbers(self, values: Any) -> Floats:
         wanted = "clock" if self.clock else "moment"
@@ -217,15 +216,6 @@ class DateTime(Quantity):
                 "convert it first"
             )
         return days(values, self.zone)
-
-    def encode_numbers(self, x: Floats) -> Floats:
-        gaps = np.isnan(x)
-        x = np.where(gaps, self.fill, x)
-        parts = self.value * [x]
-        for cycle in self.cycles:
-            angle = 2 * np.pi * phase(x, cycle)
-            parts += [np.where(gaps, 0.0, np.sin(angle)), np.where(gaps, 0.0, np.cos(angle))]
-        return np.stack(parts + self.indicator * [gaps.astype(np.float64)], 1)
 
 
 def phase(x: Floats, cycle: str) -> Floats:

@@ -65,15 +65,8 @@ def read_table(path: str | Path, *, text: Iterable[str] = ()) -> Any:
 
 def column_names_of(path: str | Path) -> list[str]:
     """Names of the columns of a file."""
-    kind = _readable(path)
-    with _errors_of(path):
-        if kind == "parquet":
-            return list(arrow("parquet").read_schema(str(path)).names)
-        if kind == "arrow":
-            with _arrow_reader(path) as reader:
-                return list(reader.schema.names)
-        with arrow("csv").open_csv(str(path), **_csv_options(path, kind)) as reader:
-            return list(reader.schema.names)
+    with _errors_of(path), _batches(path, _readable(path)) as (schema, _):
+        return list(schema.names)
 
 
 def column_types_of(path: str | Path, names: Sequence[str]) -> dict[str, Any]:
@@ -84,9 +77,8 @@ def column_types_of(path: str | Path, names: Sequence[str]) -> dict[str, Any]:
     if kind in ("parquet", "arrow") or not names:
         return {}
     with _errors_of(path):
-        options = _csv_options(path, kind)
-        options["convert_options"].include_columns = names
-        return {field.name: field.type for field in arrow("csv").read_csv(str(path), **options).schema}
+        table = arrow("csv").read_csv(str(path), **_csv_options(path, kind, columns=names))
+        return {field.name: field.type for field in table.schema}
 
 
 def read_chunks(
@@ -107,31 +99,35 @@ def read_chunks(
     wanted = [name for name in dict.fromkeys([*types, *keep]) if name in names]
     if twice := repeated(name for name in names if name in wanted):
         raise ValueError(f"{str(path)!r}: two columns have the same name: {listed(twice)}")
-    with _errors_of(path, names):
-        for batch in _batches(path, kind, wanted, types, rows):
+    text = arrow().string()
+    types = {name: types.get(name, text) for name in wanted}
+    with _errors_of(path, names), _batches(path, kind, types, wanted, rows) as (_, batches):
+        for batch in batches:
             table = arrow().Table.from_batches([batch])
             for start in range(0, table.num_rows, rows):
                 yield table.slice(start, rows)
 
 
+@contextmanager
 def _batches(
-    path: str | Path, kind: str, wanted: list[str], types: Mapping[str, Any], rows: int
-) -> Iterator[Any]:
+    path: str | Path,
+    kind: str,
+    types: Mapping[str, Any] | None = None,
+    columns: list[str] | None = None,
+    rows: int = CHUNK_ROWS,
+) -> Iterator[tuple[Any, Iterable[Any]]]:
+    """The schema of an open file, and its batches of rows with all or some columns."""
     if kind == "parquet":
         with arrow("parquet").ParquetFile(str(path)) as file:
-            yield from file.iter_batches(batch_size=rows, columns=wanted)
+            yield file.schema_arrow, file.iter_batches(batch_size=rows, columns=columns)
     elif kind == "arrow":
         with _arrow_reader(path) as reader:
             is_file = hasattr(reader, "num_record_batches")
             batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
-            for batch in batches:
-                yield batch.select(wanted)
+            yield reader.schema, (batch.select(columns) for batch in batches)
     else:
-        text = arrow().string()
-        options = _csv_options(path, kind, {name: types.get(name, text) for name in wanted})
-        options["convert_options"].include_columns = wanted
-        with arrow("csv").open_csv(str(path), **options) as reader:
-            yield from reader
+        with arrow("csv").open_csv(str(path), **_csv_options(path, kind, types, columns)) as reader:
+            yield reader.schema, reader
 
 
 def _readable(path: str | Path) -> str:
@@ -147,14 +143,16 @@ def _readable(path: str | Path) -> str:
     return kind
 
 
-def _csv_options(path: str | Path, kind: str, types: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _csv_options(
+    path: str | Path, kind: str, types: Mapping[str, Any] | None = None, columns: Sequence[str] | None = None
+) -> dict[str, Any]:
     formats = arrow("csv")
     missing = [*formats.ConvertOptions().null_values, *MORE_MISSING]
     return {
         "read_options": formats.ReadOptions(block_size=8 * 2**20),
         "parse_options": formats.ParseOptions(delimiter=_delimiter(path, kind), newlines_in_values=True),
         "convert_options": formats.ConvertOptions(
-            column_types=types or {}, null_values=missing, strings_can_be_null=True
+            column_types=types or {}, null_values=missing, strings_can_be_null=True, include_columns=columns
         ),
     }
 

@@ -54,8 +54,12 @@ def repeated(names: Iterable[str]) -> list[str]:
     return [name for name, count in Counter(names).items() if count > 1]
 
 
+def some(names: Iterable[str], most: int = 8) -> str:
+    """The first names and the number of the others."""
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def listed(names: Iterable[str], most: int = 6) -> str:
     """The first names, quoted, and the number of the others, for a message."""
-    names = list(names)
-    shown = ", ".join(repr(name) for name in names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+    return some(map(repr, names), most)

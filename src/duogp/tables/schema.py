@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duogp.tables.columns import Category, Column, column_from_dict
-from duogp.tables.frames import as_arrow, listed, repeated
+from duogp.tables.frames import as_arrow, listed, repeated, some
 from duogp.tables.learning import MAX_LEVELS, Unusable, learn_column
 from duogp.tables.target import TargetColumn
 from duogp.tables.values import kind_of, numbers
@@ -178,10 +178,9 @@ class Schema:
 
     def _require_complete(self, table: Any) -> None:
         if gaps := self.gaps(table):
-            counts = ", ".join(f"{name!r} ({count})" for name, count in list(gaps.items())[:8])
-            more = f" and {len(gaps) - 8} more" if len(gaps) > 8 else ""
+            counts = some(f"{name!r} ({count})" for name, count in gaps.items())
             raise ValueError(
-                f"values are missing in {counts}{more} of {table.num_rows} rows: fill them, drop the "
+                f"values are missing in {counts} of {table.num_rows} rows: fill them, drop the "
                 "columns, or fit with missing='impute' (--missing impute)"
             )
 

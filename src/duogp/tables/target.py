@@ -15,9 +15,9 @@ from duogp.tables.values import example, kind_of, numbers, plain, texts
 #: Most labels of a target, and most that may have fewer than two rows each: more are an error.
 MAX_LABELS = 200
 FEW_LABELS = 10
-#: By the type of the class labels (None: numbers): the kind of the column, and the type of it in a CSV file.
+#: By the type of the class labels (None: numbers): the kind of the column, and the arrow type of predictions.
 KINDS = {None: "number", "integer": "number", "boolean": "boolean", "text": "category"}
-CSV_TYPES = {None: "float64", "integer": "float64", "boolean": "bool", "text": "string"}
+TYPES = {None: "float64", "integer": "int64", "boolean": "bool", "text": "string"}
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ class TargetColumn:
         return np.nan_to_num(x).astype(np.int64)
 
     def csv_type(self) -> Any:
-        return arrow().type_for_alias(CSV_TYPES[self.labels])
+        """The arrow type as which cells of a CSV file are read: whole numbers may be written 1.0."""
+        return arrow().type_for_alias(TYPES[None if self.labels == "integer" else self.labels])
 
     def arrow_labels(self, labels: NDArray) -> Any:
         """Predicted labels as an arrow column of the target's own type."""
-        types = {"integer": "int64", "boolean": "bool", "text": "string"}
-        return arrow().array(labels.tolist(), types[str(self.labels)])
+        return arrow().array(labels.tolist(), TYPES[self.labels])

@@ -52,8 +52,6 @@ def numbers(values: Any) -> Floats:
     values = plain(values)
     if pa.types.is_duration(values.type):
         return UNITS[values.type.unit] * numbers(values.cast(pa.int64()))
-    if pa.types.is_decimal(values.type) and values.type.bit_width > 256:
-        values = values.cast(pa.string())
     out = np.array(values.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
     out[~np.isfinite(out)] = np.nan
     return out
