@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import duogp
+from duogp import api
 from duogp.bench import load_suite
 from helpers.bench_suite import SUITE, fake_fit
 
@@ -25,5 +25,5 @@ def results(tmp_path):
 @pytest.fixture
 def stub(monkeypatch):
     fake_fit.calls = []
-    monkeypatch.setattr(duogp, "fit", fake_fit, raising=False)
+    monkeypatch.setattr(api, "fit", fake_fit, raising=False)
     return fake_fit.calls

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import duogp
+from duogp import api
 from duogp.bench import Cell, Results, learning_curve, load_table, run, run_cell
 from duogp.bench.runner import Budget, jobs, run_job
 from duogp.data.benchmark import Dataset
@@ -79,7 +79,7 @@ def test_a_failing_cell_is_recorded_and_the_rest_goes_on(suite, results, stub, m
 def test_finished_cells_are_skipped_and_failed_ones_retried(suite, results, stub, monkeypatch):
     cells = suite.cells(["sklearn/diabetes"], splits=1)
     assert run(cells, results, device="cpu", report=str).failed == 1
-    monkeypatch.setattr(duogp, "fit", lambda *a, method, **k: fake_fit(*a, method="svgp", **k))
+    monkeypatch.setattr(api, "fit", lambda *a, method, **k: fake_fit(*a, method="svgp", **k))
     again = run(cells, results, device="cpu", report=str)
     assert (again.ok, again.failed, again.missing) == (1, 0, [])
     assert run(cells, results, device="cpu", report=str).ok == 0
@@ -168,8 +168,8 @@ def labelled(monkeypatch, stub):
         parts = zip(rows, random_states, strict=True)
         return [classifier(X[r], y[r], random_state=s, **settings) for r, s in parts]
 
-    monkeypatch.setattr(duogp, "fit", classifier)
-    monkeypatch.setattr(duogp, "fit_replicates", together)
+    monkeypatch.setattr(api, "fit", classifier)
+    monkeypatch.setattr(api, "fit_replicates", together)
 
     def cell(split: int, **settings) -> Cell:
         name = "classification/toy" if "task" not in settings else "toy"

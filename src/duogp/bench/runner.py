@@ -169,9 +169,9 @@ def evaluate(job: Job, device: str) -> list[Row]:
 
 def fit_one(cell: Cell, split: Split, settings: dict[str, Any], device: str) -> Any:
     """The model of one split."""
-    import duogp
+    from duogp import api
 
-    return duogp.fit(
+    return api.fit(
         split.X_train,
         split.y_train,
         method=cell.method,
@@ -186,14 +186,14 @@ def fit_together(
     job: Job, X: Any, targets: Any, splits: Sequence[Split], settings: dict[str, Any], device: str
 ) -> list[Any]:
     """The models of several splits, trained as replicates of one."""
-    import duogp
+    from duogp import api
 
     cell, split = job[0], splits[0]
     if not all(np.array_equal(s.x_scaler.shift, split.x_scaler.shift) for s in splits):
         raise ValueError(f"replicates need one scaling for all splits; protocol {cell.protocol!r} has many")
     use_validation = cell.settings.get("use_validation", False)
     return list(
-        duogp.fit_replicates(
+        api.fit_replicates(
             split.x_scaler.transform(np.asarray(X, dtype=np.float64)[:, split.columns]),
             targets,
             [s.rows.train for s in splits],

@@ -159,16 +159,17 @@ def split(n: int, fraction: float, seed: int) -> tuple[NDArray[np.intp], NDArray
 
 def make_estimator(classes: bool, parameters: dict[str, Any], settings: dict[str, Any]) -> Any:
     """An estimator with these parameters; ``settings`` are its other parameters and settings of the fit."""
-    import duogp
+    from duogp.methods.settings import Settings
+    from duogp.sklearn import GPClassifier, GPRegressor
 
-    kind = duogp.GPClassifier if classes else duogp.GPRegressor
+    kind = GPClassifier if classes else GPRegressor
     known = kind().get_params().keys() - {"settings"}
     twice = [name for name in settings if name in parameters.keys() - {"verbose", "random_state", "method"}]
     if twice:
         raise ValueError(f"--set {twice[0]} and --{twice[0].replace('_', '-')} say the same thing: give one")
     own = {name: value for name, value in settings.items() if name in known}
     rest = {name: value for name, value in settings.items() if name not in known}
-    duogp.Settings.of(rest)  # an unknown name is an error with the nearest known one
+    Settings.of(rest)  # an unknown name is an error with the nearest known one
     return kind(**parameters | own, settings=rest or None)
 
 
