@@ -17,7 +17,8 @@ SOURCE = Path(duogp.__file__).parent
 STOREYS = [
     ["_version", "errors", "saveable", "_moved"],
     ["numerics"],
-    ["data", "metrics"],
+    ["data"],
+    ["metrics"],
     ["kernels", "likelihoods", "variational", "means"],
     ["bases", "objectives"],
     ["fused"],
