@@ -8,7 +8,7 @@ that is not finite is replaced by zero; steps of Adam are bounded, so weights st
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,31 +16,23 @@ from torch import Tensor
 
 from duogp.baselines.networks import Committee
 from duogp.models.model import Batch
+from duogp.training.adam import Adam
 from duogp.training.feed import Minibatches, Table
 from duogp.training.history import History, Record
+from duogp.training.loop import TrainingPlan
 from duogp.training.progress import Progress
-from duogp.training.schedules import Schedule, cosine
-from duogp.training.validation import BestState
+from duogp.training.validation import BestState, weighted_nll
 
 #: Validation rows evaluated at once.
 CHUNK = 4096
 
 
 @dataclass(frozen=True)
-class NetworkPlan:
-    """Length and rate of a training; see `duogp.training.TrainingPlan` for that of a GP."""
+class NetworkPlan(TrainingPlan):
+    """Length and rate of a training; ``weight_decay`` is that of matrices: w ← (1 − rate · decay) w."""
 
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    steps: int | None = None  # optimiser steps in all; None: whole epochs
-    schedule: Schedule = cosine
-    weight_decay: float = 0.0  # of matrices, decoupled: w ← (1 − rate · decay) w
+    batch_size: int = 64
     clip: float = 1.0  # largest norm of a member's gradient
-    evaluate_every: int = 1
-    patience: int | None = None  # evaluations without improvement before a member stops; None: never
-    restore_best: bool = True
-    verbose: bool = False
 
 
 def member_losses(network: Committee, batch: Batch, mean_weight: Tensor | float, raw: Tensor) -> Tensor:
@@ -56,14 +48,14 @@ def train(
     network: Committee,
     table: Table,
     rows: Tensor,
-    held_out: Tensor | None,
+    validation: Batch | None,
     plan: NetworkPlan,
     seeds: Sequence[int],
 ) -> History:
-    """Train on ``rows`` [n], stop on ``held_out`` [n_val]; members share the rows, not their order."""
+    """Train on ``rows`` [n], stop on ``validation``; members share the rows, not their order."""
     descent = Descent(network, table, rows, plan, seeds)
     best = None
-    if held_out is not None:
+    if validation is not None:
         state = [*network.parameters(), *network.net.buffers()]  # running moments belong to their weights
         best = BestState(network, state, plan.patience)  # type: ignore[arg-type]  # counts replicates only
     history = History(solver="stochastic")
@@ -74,9 +66,9 @@ def train(
             loss = descent.run_epoch()
             due = epoch % plan.evaluate_every == 0 or epoch == descent.epochs
             nll = None
-            if best is not None and held_out is not None and due:
+            if best is not None and validation is not None and due:
                 network.eval()
-                each = mean_nll(network.scores, table, held_out, CHUNK)
+                each = weighted_nll(lambda part: network.scores(part.x[0], part.y[0]), validation, CHUNK)
                 each = each.nan_to_num(torch.inf, torch.inf, torch.inf)
                 stop = best.update(each, epoch)
                 nll = float(each.mean())
@@ -116,13 +108,9 @@ class Descent:
         self.mean_weight = 1.0 if table.weight is None else table.weight[rows].mean()
         self.parameters = list(network.parameters())
         # AdamW; biases, norms and noise levels do not decay.
-        matrices = [p for p in network.net.layers.parameters() if p.dim() == 3]
-        others = [p for p in self.parameters if all(p is not m for m in matrices)]
-        groups = [
-            {"params": matrices, "weight_decay": plan.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
-        self.optimiser = torch.optim.AdamW(groups, lr=plan.learning_rate, fused=True)
+        matrices = {id(p) for p in network.net.layers.parameters() if p.dim() == 3}
+        decays = [plan.weight_decay if id(p) in matrices else 0.0 for p in self.parameters]
+        self.optimiser = Adam(self.parameters, plan.learning_rate, decays)
 
     def run_epoch(self) -> float:
         """Mean loss of one pass over the rows, or of the steps that are left, over steps and members."""
@@ -130,10 +118,10 @@ class Descent:
         batches = self.feed.epoch()[: self.total - self.step]
         losses = torch.zeros((), dtype=torch.float64, device=batches.device)
         for rows in batches:
-            self.rate = self.plan.learning_rate * self.plan.schedule(self.step / self.total)
-            for group in self.optimiser.param_groups:
-                group["lr"] = self.rate
-            self.optimiser.zero_grad(set_to_none=True)
+            self.optimiser.rate = self.rate = self.plan.learning_rate * self.plan.schedule(
+                self.step / self.total
+            )
+            self.optimiser.zero_grad()
             batch = self.table.gather(rows)
             raw = self.network(batch.x, self.generators)
             loss = member_losses(self.network, batch, self.mean_weight, raw)
@@ -159,19 +147,3 @@ def clip_gradients(parameters: Sequence[Tensor], largest: float) -> Tensor:
     for g in gradients:
         g.mul_(factor.view(-1, *[1] * (g.dim() - 1))).nan_to_num_(0.0)  # 0 · ∞
     return finite
-
-
-@torch.no_grad()
-def mean_nll(density: Callable[[Tensor, Tensor], Tensor], table: Table, rows: Tensor, size: int) -> Tensor:
-    """−Σ w log p / Σ w over rows of the table, in scaled units: [*].
-
-    ``density``: log p of y [outputs, n] at x [n, d], [*, n]; ``size`` rows are evaluated at once.
-    """
-    totals, weights = [], []
-    for part in rows.split(size):
-        batch = table.gather(part.unsqueeze(0))
-        log_p = density(batch.x[0], batch.y[0]).double()
-        weight = log_p.new_ones(log_p.shape[-1]) if batch.weight is None else batch.weight[0].double()
-        totals.append((log_p * weight).sum(-1))
-        weights.append(weight.sum())
-    return -sum(totals[1:], totals[0]) / sum(weights[1:], weights[0])
