@@ -84,8 +84,6 @@ class NeuralSettings:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout!r}")
         if not (_is_number(self.clip) and self.clip > 0):
             raise ValueError(f"clip must be a positive number, got {self.clip!r}")
-        if self.widths is not None and not len(self.widths):
-            raise ValueError("widths must name at least one hidden layer")
         for name in ("heteroscedastic", "calibrate_noise"):
             if getattr(self, name) not in (None, True, False):
                 raise ValueError(f"{name} must be one of None, True, False, got {getattr(self, name)!r}")

@@ -8,7 +8,6 @@ import warnings
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from duogp.data.labels import encode
@@ -28,6 +27,7 @@ from duogp.posterior.gp import GP
 from duogp.posterior.prediction import ClassPrediction, Prediction
 from duogp.training.history import History
 from duogp.training.loop import settle
+from duogp.training.threads import full_precision
 
 #: Noise at the start, as a share of the variance of y. The paper has 1, its code 1/100 (MATH §6.4). At the
 #: default learning rate 1 falls slowly where there is little noise, and 1/100 is overconfident for hundreds
@@ -142,13 +142,9 @@ class OnlineGP:
                 return self
             rows, self._waiting = Observations.join(self._waiting), []
             self._start(rows)
-        precision = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")  # TF32 in φ makes variances negative (MATH §11 C3)
-        try:
+        with full_precision():
             for part in rows.pieces(self.settings.batch_size, self._rng):
                 self._learn(part)
-        finally:
-            torch.set_float32_matmul_precision(precision)
         self._history.seconds += time.perf_counter() - start
         return self
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 import warnings
 from typing import Any
 
 from duogp.errors import DataWarning
+from duogp.fitting.dataset import with_seed
 from duogp.fitting.factories import is_gaussian
 from duogp.fitting.plan import check_settings
 from duogp.methods import Method
@@ -34,9 +34,7 @@ def online_settings(
     merged = {**own, **given, "num_inducing": num_inducing, "learning_rate": learning_rate}
     if num_extra is not None:
         merged["num_extra"] = num_extra
-    if merged.get("random_state", 0) is None:  # as in scikit-learn: a new seed each time
-        merged["random_state"] = secrets.randbits(31)
-    settings = Settings.of(merged)
+    settings = Settings.of(with_seed(merged))
     _check(method, settings, given)
     return settings
 
