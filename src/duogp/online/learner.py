@@ -263,8 +263,7 @@ class OnlineGP:
             rows.X,
             self._reader.target(rows),
             rows.weight,
-            growing=self.method.learns_online,
-            noise_share=self._noise_share,
+            self._noise_share,
         )
         self._begin(model, scales)
 
