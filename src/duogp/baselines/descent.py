@@ -17,6 +17,7 @@ from torch import Tensor
 from duogp.baselines.networks import Committee
 from duogp.models.model import Batch
 from duogp.training.adam import Adam
+from duogp.training.backends import network_weights
 from duogp.training.feed import Minibatches, Table
 from duogp.training.history import History, Record
 from duogp.training.loop import TrainingPlan
@@ -53,85 +54,65 @@ def train(
     seeds: Sequence[int],
 ) -> History:
     """Train on ``rows`` [n], stop on ``validation``; members share the rows, not their order."""
-    descent = Descent(network, table, rows, plan, seeds)
+    generators = [torch.Generator(rows.device).manual_seed(seed + 2) for seed in seeds]
+    feed = Minibatches(rows.expand(network.members, -1), plan.batch_size, generators)
+    total = plan.steps or plan.epochs * feed.steps
+    epochs = -(-total // feed.steps)
+    mean_weight = 1.0 if table.weight is None else table.weight[rows].mean()
+    parameters: list[Tensor] = list(network.parameters())
+    # AdamW; biases, norms and noise levels do not decay.
+    matrices = {id(p) for p in network_weights(network)}
+    decays = [plan.weight_decay if id(p) in matrices else 0.0 for p in parameters]
+    adam = Adam(parameters, plan.learning_rate, decays)
     best = None
     if validation is not None:
-        state = [*network.parameters(), *network.net.buffers()]  # running moments belong to their weights
-        best = BestState(network, state, plan.patience)  # type: ignore[arg-type]  # counts replicates only
+        state = [*parameters, *network.net.buffers()]  # running moments belong to their weights
+        best = BestState(network.members, state, plan.patience)
     history = History(solver="stochastic")
-    stop = False
+    skipped = torch.zeros((), dtype=torch.long, device=rows.device)
+    step, stop = 0, False
     start = time.perf_counter()
-    with Progress("training", descent.epochs, plan.verbose) as bar:
-        for epoch in range(1, descent.epochs + 1):
-            loss = descent.run_epoch()
-            due = epoch % plan.evaluate_every == 0 or epoch == descent.epochs
+    with Progress("training", epochs, plan.verbose) as bar:
+        for epoch in range(1, epochs + 1):
+            network.train()
+            batches = feed.epoch()[: total - step]
+            losses = torch.zeros((), dtype=torch.float64, device=rows.device)
+            for part in batches:
+                adam.rate = rate = plan.learning_rate * plan.schedule(step / total)
+                adam.zero_grad()
+                batch = table.gather(part)
+                each = member_losses(network, batch, mean_weight, network(batch.x, generators))
+                each.sum().backward()
+                healthy = clip_gradients(parameters, plan.clip)
+                adam.step()
+                step += 1
+                losses += torch.where(healthy, each.detach(), 0.0).mean()
+                skipped += (~healthy).sum()
+            loss = float(losses) / len(batches)
             nll = None
+            due = epoch % plan.evaluate_every == 0 or epoch == epochs
             if best is not None and validation is not None and due:
                 network.eval()
                 each = weighted_nll(lambda part: network.scores(part.x[0], part.y[0]), validation, CHUNK)
                 each = each.nan_to_num(torch.inf, torch.inf, torch.inf)
                 stop = best.update(each, epoch)
                 nll = float(each.mean())
-            history.records.append(Record(epoch, loss, time.perf_counter() - start, nll, descent.rate))
+            history.records.append(Record(epoch, loss, time.perf_counter() - start, nll, rate))
             bar.advance(f"loss {loss:.4f}" + ("" if nll is None else f"  validation NLL {nll:.4f}"))
             if stop:
                 break
     network.eval()
-    for p in network.parameters():
-        p.grad = None
+    adam.zero_grad()
     if best is not None and plan.restore_best and bool(torch.isfinite(best.nll).any()):
         best.restore()
         kept = ", ".join(str(e) for e in best.epoch)
         history.notes.append(f"kept epoch {kept} of {history[-1].epoch}, the best on the validation rows")
         history.best_epoch = sorted(best.epoch)[len(best.epoch) // 2]  # the median member's
     history.stopped_early = stop
-    if skipped := int(descent.skipped):
-        history.notes.append(f"{skipped} gradients were not finite and were left out")
+    if skipped:
+        history.notes.append(f"{int(skipped)} gradients were not finite and were left out")
     history.seconds = time.perf_counter() - start
     return history
-
-
-class Descent:
-    """Minibatches, gradients and steps of one training."""
-
-    def __init__(
-        self, network: Committee, table: Table, rows: Tensor, plan: NetworkPlan, seeds: Sequence[int]
-    ) -> None:
-        self.network, self.table, self.plan = network, table, plan
-        self.generators = [torch.Generator(rows.device).manual_seed(seed + 2) for seed in seeds]
-        self.feed = Minibatches(rows.expand(network.members, -1), plan.batch_size, self.generators)
-        self.total = plan.steps or plan.epochs * self.feed.steps
-        self.epochs = -(-self.total // self.feed.steps)
-        self.step = 0
-        self.rate = plan.learning_rate
-        self.skipped = torch.zeros((), dtype=torch.long, device=rows.device)
-        self.mean_weight = 1.0 if table.weight is None else table.weight[rows].mean()
-        self.parameters = list(network.parameters())
-        # AdamW; biases, norms and noise levels do not decay.
-        matrices = {id(p) for p in network.net.layers.parameters() if p.dim() == 3}
-        decays = [plan.weight_decay if id(p) in matrices else 0.0 for p in self.parameters]
-        self.optimiser = Adam(self.parameters, plan.learning_rate, decays)
-
-    def run_epoch(self) -> float:
-        """Mean loss of one pass over the rows, or of the steps that are left, over steps and members."""
-        self.network.train()
-        batches = self.feed.epoch()[: self.total - self.step]
-        losses = torch.zeros((), dtype=torch.float64, device=batches.device)
-        for rows in batches:
-            self.optimiser.rate = self.rate = self.plan.learning_rate * self.plan.schedule(
-                self.step / self.total
-            )
-            self.optimiser.zero_grad()
-            batch = self.table.gather(rows)
-            raw = self.network(batch.x, self.generators)
-            loss = member_losses(self.network, batch, self.mean_weight, raw)
-            loss.sum().backward()
-            healthy = clip_gradients(self.parameters, self.plan.clip)
-            self.optimiser.step()
-            self.step += 1
-            losses += torch.where(healthy, loss.detach(), 0.0).mean()
-            self.skipped += (~healthy).sum()
-        return float(losses) / len(batches)
 
 
 def clip_gradients(parameters: Sequence[Tensor], largest: float) -> Tensor:

@@ -50,11 +50,6 @@ class Committee(nn.Module, ABC):
         self.net = stacked([new(generator=torch.Generator().manual_seed(seed)) for seed in seeds])
         self.head = batched(head, (self.members,))
 
-    @property
-    def replicates(self) -> int:
-        """Number of states that early stopping keeps apart, as of a model."""
-        return self.members
-
     @abstractmethod
     def forward(self, x: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Raw outputs [members, n, width] of every member's own rows [members, n, d], in training."""

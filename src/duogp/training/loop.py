@@ -113,7 +113,7 @@ def in_epochs(
         steps=total_steps if plan.seconds is None else 0,
     )
     guard = Guard(model, backend)
-    best = None if validation is None else BestState(model, parameters, plan.patience)
+    best = None if validation is None else BestState(model.replicates, parameters, plan.patience)
     solver = "closed-form" if isinstance(problem, ClosedForm) else "natural" if natural else "stochastic"
     histories = [History(solver=solver) for _ in range(model.replicates)]
     epochs = -(-total_steps // problem.steps_per_epoch)

@@ -53,16 +53,14 @@ def _pieces(batch: Batch, size: int) -> list[Batch]:
 class BestState:
     """The parameters with the lowest validation NLL, kept for each replicate separately."""
 
-    def __init__(self, model: Model, parameters: list[Tensor], patience: int | None) -> None:
+    def __init__(self, replicates: int, parameters: list[Tensor], patience: int | None) -> None:
         self.parameters = parameters
         self.patience = patience
         self.values = [p.detach().clone() for p in parameters]
-        self.nll = torch.full(
-            (model.replicates,), torch.inf, dtype=torch.float64, device=parameters[0].device
-        )
-        self.epoch = [0] * model.replicates
-        self.waited = [0] * model.replicates
-        self.stopped = [False] * model.replicates
+        self.nll = torch.full((replicates,), torch.inf, dtype=torch.float64, device=parameters[0].device)
+        self.epoch = [0] * replicates
+        self.waited = [0] * replicates
+        self.stopped = [False] * replicates
 
     @torch.no_grad()
     def update(self, nll: Tensor, epoch: int) -> bool:
