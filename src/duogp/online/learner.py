@@ -141,7 +141,17 @@ class OnlineGP:
             if sum(part.size for part in self._waiting) < self.start_rows:
                 return self
             rows, self._waiting = Observations.join(self._waiting), []
-            self._start(rows)
+            if rows.size < FEW_ROWS:
+                warnings.warn(
+                    f"scales and lengthscales come from the first {rows.size} rows alone; start_rows= waits "
+                    "for more",
+                    DataWarning,
+                    stacklevel=2,
+                )
+            target = self._reader.target(rows)
+            self._begin(
+                *first_model(self.method, self.settings, rows.X, target, rows.weight, self._noise_share)
+            )
         with full_precision():
             for part in rows.pieces(self.settings.batch_size, self._rng):
                 self._learn(part)
@@ -247,25 +257,6 @@ class OnlineGP:
         first, second = self.settings.num_inducing or 0, self.settings.num_extra or 0
         points = first + second if self.method.has_second_block else max(first, second)
         return min(max(2, points), START_ROWS)
-
-    def _start(self, rows: Observations) -> None:
-        """Build the first model from the first rows."""
-        if rows.size < FEW_ROWS:
-            warnings.warn(
-                f"scales and lengthscales come from the first {rows.size} rows alone; start_rows= waits "
-                "for more",
-                DataWarning,
-                stacklevel=3,
-            )
-        model, scales = first_model(
-            self.method,
-            self.settings,
-            rows.X,
-            self._reader.target(rows),
-            rows.weight,
-            self._noise_share,
-        )
-        self._begin(model, scales)
 
     def _begin(self, model: Model, scales: Scales) -> None:
         settings = self.settings
