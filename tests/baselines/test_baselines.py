@@ -13,11 +13,13 @@ from scipy.stats import norm
 
 from duogp.baselines import KINDS, DeepEnsemble, MCDropout, NeuralPredictor, NeuralSettings, fit_neural
 from duogp.baselines.descent import clip_gradients, member_losses
-from duogp.baselines.fit import fit_members, make_scaler, member_seeds, read
+from duogp.baselines.fit import fit_members, member_seeds, split
 from duogp.baselines.heads import GaussianHead, SoftmaxHead
 from duogp.baselines.networks import drop
 from duogp.baselines.noise import FACTORS, calibrate_noise
 from duogp.errors import DataWarning
+from duogp.fitting.builder import make_scaler
+from duogp.fitting.dataset import Dataset
 from duogp.posterior.prediction import ClassPrediction
 from duogp.training.feed import Table
 
@@ -93,7 +95,7 @@ def test_members_disagree_where_there_are_no_data():
 def test_an_ensemble_is_its_members_trained_alone(normalisation):
     X, y = wave(60)
     settings = NeuralSettings(**SHORT | {"dtype": "float64", "members": 3, "normalisation": normalisation})
-    data = read(X, y, None, None, settings)
+    data = Dataset.of_table(X, y, settings.shared)
     seeds = member_seeds(0, 3)
     whole = fit_members(data, "deep-ensemble", settings, seeds).predict(X)
     alone = [fit_members(data, "deep-ensemble", settings, [seed]).predict(X) for seed in seeds]
@@ -279,9 +281,10 @@ def test_weights_scale_like_repeated_rows_and_zero_is_absence():
     X, y = wave(40)
     weight = np.arange(40) % 4
     settings = NeuralSettings(**SHORT | {"validation_fraction": 0.0})
-    data = read(X, y, None, weight, settings)
-    assert set(data.train) == set(np.flatnonzero(weight))
-    weighted = make_scaler(data.X[data.train], data, True)
+    data = Dataset.of_table(X, y, settings.shared, sample_weight=weight)
+    rows, _ = split(data, settings)
+    assert set(rows) == set(np.flatnonzero(weight))
+    weighted = make_scaler(data.X[rows], True, data.weights[rows])
     plain = np.repeat(X, weight, 0)
     np.testing.assert_allclose(weighted.shift, plain.mean(0))
     np.testing.assert_allclose(weighted.scale, plain.std(0, ddof=1))
@@ -410,7 +413,8 @@ def test_validation_rows_decide_which_state_is_kept():
     p = fit_neural(X, y, "deep-ensemble", validation=wave(40, seed=2), settings=settings)
     history = p.history
     assert history.stopped_early and len(history) < 60
-    assert len(read(X, y, wave(40), None, p.settings).train) == 60  # none of the training rows is held out
+    data = Dataset.of_table(X, y, p.settings.shared, validation=wave(40))
+    assert len(split(data, p.settings)[0]) == 60  # none of the training rows is held out
     assert 0 < history.best_epoch < len(history)
     expected = -p.log_density(*wave(40, seed=2)).mean() - np.log(p.y_scaler.scale[0])
     assert history.validation_nll == pytest.approx(expected, rel=1e-4)

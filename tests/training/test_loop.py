@@ -296,13 +296,9 @@ def test_validation_is_looked_at_as_often_as_asked():
     assert evaluated == [3, 6, 7]
 
 
-class TwoReplicates:
-    replicates = 2
-
-
 def test_each_replicate_keeps_its_own_best_state_and_patience():
     p = torch.zeros(2, 3)
-    best = BestState(TwoReplicates(), [p], patience=2)
+    best = BestState(2, [p], patience=2)
     scores = [(1.0, 5.0), (2.0, 4.0), (3.0, 3.0), (0.0, 2.0), (0.0, 2.5), (0.0, 2.5)]
     done = []
     for epoch, nll in enumerate(scores, 1):
@@ -316,7 +312,7 @@ def test_each_replicate_keeps_its_own_best_state_and_patience():
 
 def test_an_infinite_score_is_never_the_best():
     p = torch.zeros(2, 1)
-    best = BestState(TwoReplicates(), [p], patience=None)
+    best = BestState(2, [p], patience=None)
     p.fill_(1.0)
     best.update(torch.tensor([math.inf, 2.0], dtype=torch.float64), 1)
     best.restore()

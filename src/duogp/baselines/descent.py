@@ -8,7 +8,7 @@ that is not finite is replaced by zero; steps of Adam are bounded, so weights st
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,31 +16,24 @@ from torch import Tensor
 
 from duogp.baselines.networks import Committee
 from duogp.models.model import Batch
+from duogp.training.adam import Adam
+from duogp.training.backends import network_weights
 from duogp.training.feed import Minibatches, Table
 from duogp.training.history import History, Record
+from duogp.training.loop import TrainingPlan
 from duogp.training.progress import Progress
-from duogp.training.schedules import Schedule, cosine
-from duogp.training.validation import BestState
+from duogp.training.validation import BestState, weighted_nll
 
 #: Validation rows evaluated at once.
 CHUNK = 4096
 
 
 @dataclass(frozen=True)
-class NetworkPlan:
-    """Length and rate of a training; see `duogp.training.TrainingPlan` for that of a GP."""
+class NetworkPlan(TrainingPlan):
+    """Length and rate of a training; ``weight_decay`` is that of matrices: w ← (1 − rate · decay) w."""
 
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    steps: int | None = None  # optimiser steps in all; None: whole epochs
-    schedule: Schedule = cosine
-    weight_decay: float = 0.0  # of matrices, decoupled: w ← (1 − rate · decay) w
+    batch_size: int = 64
     clip: float = 1.0  # largest norm of a member's gradient
-    evaluate_every: int = 1
-    patience: int | None = None  # evaluations without improvement before a member stops; None: never
-    restore_best: bool = True
-    verbose: bool = False
 
 
 def member_losses(network: Committee, batch: Batch, mean_weight: Tensor | float, raw: Tensor) -> Tensor:
@@ -56,94 +49,70 @@ def train(
     network: Committee,
     table: Table,
     rows: Tensor,
-    held_out: Tensor | None,
+    validation: Batch | None,
     plan: NetworkPlan,
     seeds: Sequence[int],
 ) -> History:
-    """Train on ``rows`` [n], stop on ``held_out`` [n_val]; members share the rows, not their order."""
-    descent = Descent(network, table, rows, plan, seeds)
+    """Train on ``rows`` [n], stop on ``validation``; members share the rows, not their order."""
+    generators = [torch.Generator(rows.device).manual_seed(seed + 2) for seed in seeds]
+    feed = Minibatches(rows.expand(network.members, -1), plan.batch_size, generators)
+    total = plan.steps or plan.epochs * feed.steps
+    epochs = -(-total // feed.steps)
+    mean_weight = 1.0 if table.weight is None else table.weight[rows].mean()
+    parameters: list[Tensor] = list(network.parameters())
+    # AdamW; biases, norms and noise levels do not decay.
+    matrices = {id(p) for p in network_weights(network)}
+    decays = [plan.weight_decay if id(p) in matrices else 0.0 for p in parameters]
+    adam = Adam(parameters, plan.learning_rate, decays)
     best = None
-    if held_out is not None:
-        state = [*network.parameters(), *network.net.buffers()]  # running moments belong to their weights
-        best = BestState(network, state, plan.patience)  # type: ignore[arg-type]  # counts replicates only
+    if validation is not None:
+        state = [*parameters, *network.net.buffers()]  # running moments belong to their weights
+        best = BestState(network.members, state, plan.patience)
     history = History(solver="stochastic")
-    stop = False
+    skipped = torch.zeros((), dtype=torch.long, device=rows.device)
+    step, stop = 0, False
     start = time.perf_counter()
-    with Progress("training", descent.epochs, plan.verbose) as bar:
-        for epoch in range(1, descent.epochs + 1):
-            loss = descent.run_epoch()
-            due = epoch % plan.evaluate_every == 0 or epoch == descent.epochs
+    with Progress("training", epochs, plan.verbose) as bar:
+        for epoch in range(1, epochs + 1):
+            network.train()
+            batches = feed.epoch()[: total - step]
+            losses = torch.zeros((), dtype=torch.float64, device=rows.device)
+            for part in batches:
+                adam.rate = rate = plan.learning_rate * plan.schedule(step / total)
+                adam.zero_grad()
+                batch = table.gather(part)
+                each = member_losses(network, batch, mean_weight, network(batch.x, generators))
+                each.sum().backward()
+                healthy = clip_gradients(parameters, plan.clip)
+                adam.step()
+                step += 1
+                losses += torch.where(healthy, each.detach(), 0.0).mean()
+                skipped += (~healthy).sum()
+            loss = float(losses) / len(batches)
             nll = None
-            if best is not None and held_out is not None and due:
+            due = epoch % plan.evaluate_every == 0 or epoch == epochs
+            if best is not None and validation is not None and due:
                 network.eval()
-                each = mean_nll(network.scores, table, held_out, CHUNK)
+                each = weighted_nll(lambda part: network.scores(part.x[0], part.y[0]), validation, CHUNK)
                 each = each.nan_to_num(torch.inf, torch.inf, torch.inf)
                 stop = best.update(each, epoch)
                 nll = float(each.mean())
-            history.records.append(Record(epoch, loss, time.perf_counter() - start, nll, descent.rate))
+            history.records.append(Record(epoch, loss, time.perf_counter() - start, nll, rate))
             bar.advance(f"loss {loss:.4f}" + ("" if nll is None else f"  validation NLL {nll:.4f}"))
             if stop:
                 break
     network.eval()
-    for p in network.parameters():
-        p.grad = None
+    adam.zero_grad()
     if best is not None and plan.restore_best and bool(torch.isfinite(best.nll).any()):
         best.restore()
         kept = ", ".join(str(e) for e in best.epoch)
         history.notes.append(f"kept epoch {kept} of {history[-1].epoch}, the best on the validation rows")
         history.best_epoch = sorted(best.epoch)[len(best.epoch) // 2]  # the median member's
     history.stopped_early = stop
-    if skipped := int(descent.skipped):
-        history.notes.append(f"{skipped} gradients were not finite and were left out")
+    if skipped:
+        history.notes.append(f"{int(skipped)} gradients were not finite and were left out")
     history.seconds = time.perf_counter() - start
     return history
-
-
-class Descent:
-    """Minibatches, gradients and steps of one training."""
-
-    def __init__(
-        self, network: Committee, table: Table, rows: Tensor, plan: NetworkPlan, seeds: Sequence[int]
-    ) -> None:
-        self.network, self.table, self.plan = network, table, plan
-        self.generators = [torch.Generator(rows.device).manual_seed(seed + 2) for seed in seeds]
-        self.feed = Minibatches(rows.expand(network.members, -1), plan.batch_size, self.generators)
-        self.total = plan.steps or plan.epochs * self.feed.steps
-        self.epochs = -(-self.total // self.feed.steps)
-        self.step = 0
-        self.rate = plan.learning_rate
-        self.skipped = torch.zeros((), dtype=torch.long, device=rows.device)
-        self.mean_weight = 1.0 if table.weight is None else table.weight[rows].mean()
-        self.parameters = list(network.parameters())
-        # AdamW; biases, norms and noise levels do not decay.
-        matrices = [p for p in network.net.layers.parameters() if p.dim() == 3]
-        others = [p for p in self.parameters if all(p is not m for m in matrices)]
-        groups = [
-            {"params": matrices, "weight_decay": plan.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
-        self.optimiser = torch.optim.AdamW(groups, lr=plan.learning_rate, fused=True)
-
-    def run_epoch(self) -> float:
-        """Mean loss of one pass over the rows, or of the steps that are left, over steps and members."""
-        self.network.train()
-        batches = self.feed.epoch()[: self.total - self.step]
-        losses = torch.zeros((), dtype=torch.float64, device=batches.device)
-        for rows in batches:
-            self.rate = self.plan.learning_rate * self.plan.schedule(self.step / self.total)
-            for group in self.optimiser.param_groups:
-                group["lr"] = self.rate
-            self.optimiser.zero_grad(set_to_none=True)
-            batch = self.table.gather(rows)
-            raw = self.network(batch.x, self.generators)
-            loss = member_losses(self.network, batch, self.mean_weight, raw)
-            loss.sum().backward()
-            healthy = clip_gradients(self.parameters, self.plan.clip)
-            self.optimiser.step()
-            self.step += 1
-            losses += torch.where(healthy, loss.detach(), 0.0).mean()
-            self.skipped += (~healthy).sum()
-        return float(losses) / len(batches)
 
 
 def clip_gradients(parameters: Sequence[Tensor], largest: float) -> Tensor:
@@ -159,19 +128,3 @@ def clip_gradients(parameters: Sequence[Tensor], largest: float) -> Tensor:
     for g in gradients:
         g.mul_(factor.view(-1, *[1] * (g.dim() - 1))).nan_to_num_(0.0)  # 0 · ∞
     return finite
-
-
-@torch.no_grad()
-def mean_nll(density: Callable[[Tensor, Tensor], Tensor], table: Table, rows: Tensor, size: int) -> Tensor:
-    """−Σ w log p / Σ w over rows of the table, in scaled units: [*].
-
-    ``density``: log p of y [outputs, n] at x [n, d], [*, n]; ``size`` rows are evaluated at once.
-    """
-    totals, weights = [], []
-    for part in rows.split(size):
-        batch = table.gather(part.unsqueeze(0))
-        log_p = density(batch.x[0], batch.y[0]).double()
-        weight = log_p.new_ones(log_p.shape[-1]) if batch.weight is None else batch.weight[0].double()
-        totals.append((log_p * weight).sum(-1))
-        weights.append(weight.sum())
-    return -sum(totals[1:], totals[0]) / sum(weights[1:], weights[0])

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from duogp.likelihoods.gaussian import log_normal
 from duogp.metrics import SMALLEST_PROBABILITY
 from duogp.numerics.parameters import Positive
-
-LOG_2PI = math.log(2 * math.pi)
 
 
 class Head(nn.Module, ABC):
@@ -70,11 +69,6 @@ class SoftmaxHead(Head):
         log_p = functional.log_softmax(raw, -1)
         codes = y.mT.long().expand(*log_p.shape[:-1], 1)
         return log_p.gather(-1, codes).squeeze(-1)
-
-
-def log_normal(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """log N(y | mean, variance), elementwise."""
-    return -0.5 * ((y - mean).square() / variance + variance.log() + LOG_2PI)
 
 
 def mixture_moments(mean: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,7 +12,7 @@ not depend on the other rows or on earlier calls.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.baselines.heads import Head, log_mean_exp
-from duogp.numerics.networks import ACTIVATIONS, MLP, Activation, Normalisation
+from duogp.numerics.networks import MLP, Activation, Normalisation
 from duogp.numerics.parameters import batched
 
 #: Masks used on validation rows during training; all of them would cost more than the epoch before.
@@ -49,11 +49,6 @@ class Committee(nn.Module, ABC):
         new = partial(MLP, inputs, sizes, activation=activation, normalisation=normalisation)
         self.net = stacked([new(generator=torch.Generator().manual_seed(seed)) for seed in seeds])
         self.head = batched(head, (self.members,))
-
-    @property
-    def replicates(self) -> int:
-        """Number of states that early stopping keeps apart, as of a model."""
-        return self.members
 
     @abstractmethod
     def forward(self, x: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
@@ -107,7 +102,7 @@ class MCDropout(Committee):
 
     def forward(self, x: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         self.net.observe(x)
-        return self._run(x, lambda i, h: drop(h, self.dropout, generators[0]))
+        return self.net(x, lambda i, h: drop(h, self.dropout, generators[0]))
 
     def passes(self, x: Tensor) -> Tensor:
         return self._masked(x, self.num_passes)
@@ -117,17 +112,7 @@ class MCDropout(Committee):
         return log_mean_exp(self.head.log_prob(raw, y)).unsqueeze(0)
 
     def _masked(self, x: Tensor, most: int) -> Tensor:
-        return self._run(x.unsqueeze(0), lambda i, h: h * self.get_buffer(f"mask{i}")[:most].to(h.dtype))
-
-    def _run(self, h: Tensor, thin: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Raw outputs of the network with ``thin(i, h)`` applied to the output of hidden layer i."""
-        *hidden, last = self.net.layers
-        for i, layer in enumerate(hidden):
-            h = layer(h)
-            if self.net.norms is not None:
-                h = self.net.norms[i](h)
-            h = thin(i, ACTIVATIONS[self.net.activation](h))
-        return last(h)
+        return self.net(x.unsqueeze(0), lambda i, h: h * self.get_buffer(f"mask{i}")[:most].to(h.dtype))
 
 
 def drop(h: Tensor, rate: float, generator: torch.Generator) -> Tensor:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from duogp.baselines.heads import GaussianHead, log_mean_exp, log_normal
+from duogp.baselines.heads import GaussianHead, log_mean_exp
 from duogp.baselines.networks import Committee
+from duogp.likelihoods.gaussian import log_normal
 from duogp.training.feed import Table
 
 #: Candidates for f.

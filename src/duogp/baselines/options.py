@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import secrets
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -16,6 +15,7 @@ import torch
 
 from duogp.baselines.descent import NetworkPlan
 from duogp.errors import DataWarning
+from duogp.fitting.dataset import with_seed
 from duogp.fitting.factories import likelihood_name, target_kind
 from duogp.methods.settings import Settings
 from duogp.training.schedules import make_schedule
@@ -75,7 +75,7 @@ class NeuralSettings:
             if isinstance(getattr(self, name), np.generic | np.ndarray):  # np.int64(100), an array of widths
                 object.__setattr__(self, name, getattr(self, name).tolist())
         # Those that `duogp.Settings` has too are checked there.
-        object.__setattr__(self, "dtype", self._shared().dtype)  # torch.float32, np.float32: "float32"
+        object.__setattr__(self, "dtype", self.shared.dtype)  # torch.float32, np.float32: "float32"
         for name in ("members", "passes"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -84,8 +84,6 @@ class NeuralSettings:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout!r}")
         if not (_is_number(self.clip) and self.clip > 0):
             raise ValueError(f"clip must be a positive number, got {self.clip!r}")
-        if self.widths is not None and not len(self.widths):
-            raise ValueError("widths must name at least one hidden layer")
         for name in ("heteroscedastic", "calibrate_noise"):
             if getattr(self, name) not in (None, True, False):
                 raise ValueError(f"{name} must be one of None, True, False, got {getattr(self, name)!r}")
@@ -100,22 +98,24 @@ class NeuralSettings:
             )
         make_schedule(self.schedule)
 
-    def _shared(self) -> Settings:
+    @property
+    def shared(self) -> Settings:
+        """The options that fits of Gaussian processes have too."""
         names = [name for name in _names(Settings) if name in _names(self)]
         return Settings(**{name: getattr(self, name) for name in names if getattr(self, name) is not None})
 
     @property
     def target(self) -> str:
         """Kind of the targets: "real" or "classes"."""
-        return target_kind(Settings(likelihood=likelihood_name(self.likelihood)))
+        return target_kind(self.shared)
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        return self._shared().torch_dtype
+        return self.shared.torch_dtype
 
     @property
     def torch_device(self) -> torch.device:
-        return self._shared().torch_device
+        return self.shared.torch_device
 
     def hidden_widths(self, rows: int) -> tuple[int, ...]:
         """Widths of the hidden layers: those given, or by the number of rows."""
@@ -173,10 +173,7 @@ class NeuralSettings:
         idle = [name for name in idle if name in given and given[name] != getattr(cls, name)]
         if unused := [name for name in given if name not in mine or name in idle]:
             warnings.warn(f"{kind!r} has no use for {', '.join(unused)}: ignored", DataWarning, stacklevel=3)
-        used = {name: value for name, value in given.items() if name not in unused}
-        if used.get("random_state", 0) is None:  # as in scikit-learn: a new seed each time
-            used["random_state"] = secrets.randbits(31)
-        return cls(**used)
+        return cls(**with_seed({name: value for name, value in given.items() if name not in unused}))
 
 
 def _names(settings: Any) -> list[str]:

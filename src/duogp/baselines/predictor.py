@@ -14,12 +14,9 @@ from torch import Tensor
 from duogp.baselines.heads import GaussianHead, log_mean_exp, mixture_moments, mixture_probabilities
 from duogp.baselines.networks import Committee
 from duogp.baselines.options import NeuralSettings
-from duogp.data.columns import rows_of_the_fit
-from duogp.data.labels import as_labels, codes_of
 from duogp.data.scaling import Scaler
-from duogp.data.validation import as_target
 from duogp.posterior.prediction import ClassPrediction, Prediction
-from duogp.saveable import Saveable
+from duogp.posterior.units import Fitted
 from duogp.training.history import History
 
 #: Activations held at once during prediction, in bytes.
@@ -30,7 +27,7 @@ FARTHEST_UNSCALED = 1e30
 
 
 @dataclass(eq=False, repr=False)
-class NeuralPredictor(Saveable):
+class NeuralPredictor(Fitted):
     """A mixture of networks with the predictions of a `duogp.GP`; returned by `fit_neural`.
 
     ``explained`` is the variance of the networks' means, ``noise`` the mean of their noise variances, and
@@ -79,13 +76,6 @@ class NeuralPredictor(Saveable):
             noise=self._shape(noise * scale**2),
         )
 
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Class probabilities [n, classes], in the order of `classes`."""
-        prediction = self.predict(X)
-        if not isinstance(prediction, ClassPrediction):
-            raise ValueError("predict_proba is for class labels: this model was fitted to numbers")
-        return prediction.probabilities
-
     @torch.no_grad()
     def log_density(self, X: Any, y: Any) -> NDArray[np.float64]:
         """log p(y | x, data) of each row under the mixture, in the user's units.
@@ -93,19 +83,11 @@ class NeuralPredictor(Saveable):
         The outputs of a row are independent within a network, not across networks.
         """
         x = self._inputs(X)
+        target = self._target(y, len(x))
         if self.classes is not None:
-            codes = codes_of(as_labels(y, len(x)), self.classes)
-            if (codes < 0).any():
-                raise ValueError(
-                    f"y holds labels that the model does not know; it knows {self.classes.tolist()}"
-                )
             p = self._class_prediction(x).probabilities
-            return np.log(p[np.arange(len(p)), codes])
-        target = as_target(y, len(x), "y")
-        outputs = len(self.y_scaler.scale)
-        if target.size != len(x) * outputs:
-            raise ValueError(f"y has shape {target.shape}, predictions have {(len(x), outputs)}")
-        scaled = self.y_scaler.transform(target.reshape(len(x), outputs).astype(np.float64))
+            return np.log(np.take_along_axis(p, target.astype(np.intp), 1)[:, 0])
+        scaled = self.y_scaler.transform(target.astype(np.float64))
         ys = torch.as_tensor(scaled, device=x.device).mT
         out: list[Tensor] = []
         for raw in self._passes(x):
@@ -149,13 +131,9 @@ class NeuralPredictor(Saveable):
 
     def _inputs(self, X: Any) -> Tensor:
         """Rows in scaled units, in the precision and on the device of the networks."""
-        array = rows_of_the_fit(X, self.column_names, len(self.columns))
         weight = next(self.network.parameters())
-        scaled = scaled_inputs(array[:, self.columns], self.x_scaler)
+        scaled = scaled_inputs(self._rows(X)[:, self.columns], self.x_scaler)
         return torch.as_tensor(scaled, dtype=weight.dtype, device=weight.device)
-
-    def _shape(self, value: NDArray) -> NDArray[np.float64]:
-        return value[:, 0] if self.single_output else value
 
 
 def scaled_inputs(X: NDArray, scaler: Scaler) -> NDArray[np.float64]:

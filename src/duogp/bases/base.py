@@ -65,9 +65,10 @@ class Basis(nn.Module, ABC):
     warm_start_steps = 0
     #: whether long trainings on a CPU gain by compiling the step (measured)
     pays_to_compile = False
-    #: whether part of the mean, or all of it, has plain coefficients a instead of whitened ones
+    #: whether a part of the mean has plain coefficients a beside the whitened ones
     has_mean_coefficients = False
-    mean_has_plain_coefficients = False
+    #: whether all of the mean is k(x, α) a, with points and plain coefficients of its own
+    mean_is_kernel_expansion = False
     #: whether `evaluate` leaves its intermediate values in `recorded`
     keep_record = False
     recorded: Recorded | None = None

@@ -124,7 +124,7 @@ class Subspace(Basis):
     """
 
     has_natural_gradient = False
-    mean_has_plain_coefficients = True
+    mean_is_kernel_expansion = True
     mean_shares_features = False
     columns_index: Tensor | None
     replicate_buffers = ("columns_index", *(f"prior_{name}" for name in SubspaceState._fields))

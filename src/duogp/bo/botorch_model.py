@@ -116,7 +116,7 @@ class DuoGPModel(Model, FantasizeMixin):
                 outcomes, variances = outcome_transform(Y, Yvar, X=inputs)
                 outcome_transform.eval()
         if variances is not None:
-            settings = settings | {"noise": _column(variances)}
+            settings = settings | {"noise": _targets(variances)}
         gp = first_fit(_array(inputs), _targets(outcomes), method, **settings)
         return cls(gp, X, Y, Yvar, input_transform=input_transform, outcome_transform=outcome_transform)
 
@@ -130,7 +130,7 @@ class DuoGPModel(Model, FantasizeMixin):
         """
         _check_data(X, Y, Yvar)
         inputs, outcomes, variances = self._transformed(X, Y, Yvar)
-        noise = None if variances is None else _column(variances)
+        noise = None if variances is None else _targets(variances)
         gp = refit(self.gp, _array(inputs), _targets(outcomes), steps=steps, noise=noise, **changes)
         before = getattr(self, "input_transform", None)
         return type(self)(gp, X, Y, Yvar, input_transform=before, outcome_transform=self._transform)
@@ -371,13 +371,9 @@ def _array(values: Tensor) -> NDArray[np.float64]:
     return values.detach().double().cpu().numpy()
 
 
-def _column(values: Tensor) -> NDArray[np.float64]:
-    return _array(values).reshape(-1)
-
-
 def _targets(values: Tensor) -> NDArray[np.float64]:
-    """Y as `duogp.fit` takes it: one output as a vector."""
-    return _column(values) if values.shape[-1] == 1 else _array(values)
+    """Y, or its noise variances, as `duogp.fit` takes them: one output as a vector."""
+    return _array(values[..., 0] if values.shape[-1] == 1 else values)
 
 
 def _appended(old: Tensor, new: Tensor, batch: Sequence[int]) -> Tensor:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from duogp.bo.strategies import Floats, Proposal, Strategy
 
@@ -178,12 +177,3 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 def _line(values: Sequence[object]) -> str:
     """A line of numbers, in full: they are read back to the last bit."""
     return ",".join(map(str, values)) + "\n"
-
-
-def points_of(batches: list[Evaluated], dims: int) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """X [n, d], y [n] and the number of the batch of each row [n]."""
-    if not batches:
-        return np.empty((0, dims)), np.empty(0), np.empty(0, dtype=np.int64)
-    X = np.concatenate([batch.proposal.X for batch in batches])
-    y = np.concatenate([batch.y for batch in batches])
-    return X, y, np.repeat(np.arange(len(batches)), [len(batch.y) for batch in batches])

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from duogp.bo.candidates import Floats
-from duogp.bo.journal import FIGURE, OPTIONS, Evaluated, Journal, points_of, read_batches, read_options
+from duogp.bo.journal import FIGURE, OPTIONS, Evaluated, Journal, read_batches, read_options
 from duogp.bo.plots import save_incumbent
 from duogp.bo.strategies import Proposal, RandomSearch, Strategy
 from duogp.bo.surrogates import BoTorchSurrogate, GPSurrogate, Surrogate
@@ -52,6 +52,17 @@ class Result:
     bounds: Floats
     optimum: float | None = None  # of the task, where it is known
 
+    @classmethod
+    def of(
+        cls, task: str, method: str, batches: list[Evaluated], bounds: ArrayLike, optimum: float | None
+    ) -> Result:
+        """The batches of a run, one after the other."""
+        low_high = np.asarray(bounds, dtype=np.float64)
+        X = np.concatenate([low_high[:0], *(batch.proposal.X for batch in batches)])
+        y = np.concatenate([np.empty(0), *(batch.y for batch in batches)])
+        sizes = np.array([len(batch.y) for batch in batches], dtype=np.int64)
+        return cls(task, method, X, y, np.repeat(np.arange(len(batches)), sizes), low_high, optimum)
+
     @property
     def incumbent(self) -> Floats:
         """The best value after each evaluation."""
@@ -87,11 +98,11 @@ def make_strategy(
     **settings: Any,
 ) -> Strategy:
     """Random search ("random"), or TuRBO with a method of the registry or BoTorch's exact GP ("botorch")."""
-    start = _points(initial, dims)
+    first = _checked_initial(initial, dims)
     if method in (RANDOM, BOTORCH) and settings:
         raise ValueError(f"method {method!r} has no settings, got {', '.join(settings)}")
     if method == RANDOM:
-        return RandomSearch(dims, batch_size, seed, start)
+        return RandomSearch(dims, batch_size, seed, first if isinstance(first, np.ndarray) else None)
     surrogate: Surrogate
     if method == BOTORCH:
         surrogate = BoTorchSurrogate()
@@ -107,9 +118,8 @@ def make_strategy(
         batch_size=batch_size,
         seed=seed,
         regions=regions,
-        initial=cast("int | None", initial) if start is None else None,
+        initial=first,
         candidates=candidates,
-        start=start,
         perturbed=perturbed,
     )
 
@@ -150,9 +160,8 @@ def optimise(
         raise ValueError(f"evaluations must be a positive integer, got {evaluations}")
     options = dict(task_options or {})
     what = _task(task, options)
-    start = _points(initial, what.dims)
     turbo: dict[str, Any] = {"regions": regions, "candidates": candidates}
-    turbo["initial"] = initial if start is None else start
+    turbo["initial"] = _checked_initial(initial, what.dims)
     perturbed = getattr(what, "perturbed", None) if perturbed is None else perturbed
     if perturbed is not None:
         turbo["perturbed"] = perturbed
@@ -175,8 +184,7 @@ def optimise(
         what.evaluated = known
 
     def result() -> Result:
-        X, y, number = points_of(batches, what.dims)
-        return Result(what.name, method, X, y, number, np.asarray(what.bounds, dtype=np.float64), optimum)
+        return Result.of(what.name, method, batches, what.bounds, optimum)
 
     def draw() -> None:
         if journal is not None and plot and batches:
@@ -186,8 +194,7 @@ def optimise(
     ours: AbstractContextManager[Any] = closing(cast(Any, what)) if isinstance(task, str) else nullcontext()
     held: AbstractContextManager[Any] = nullcontext() if journal is None else closing(journal)
     with held, ours, Progress(f"{what.name}, {method}", evaluations, verbose) as bar:
-        for _ in range(known):
-            bar.advance("")
+        bar.advance("", known)
         while known < evaluations:
             proposal = strategy.ask(evaluations - known)
             if journal is not None:
@@ -200,8 +207,7 @@ def optimise(
             batches.append(Evaluated(proposal, y))
             known += len(y)
             best = max(float(batch.y.max()) for batch in batches)
-            for _ in range(len(y)):
-                bar.advance(f"best {best:.5g}  {strategy.status}")
+            bar.advance(f"best {best:.5g}  {strategy.status}", len(y))
             if time.monotonic() - drawn > REDRAW:
                 draw()
                 drawn = time.monotonic()
@@ -231,10 +237,10 @@ def _evaluate(task: Task, proposal: Proposal) -> Floats:
     return y
 
 
-def _points(initial: int | ArrayLike | None, dims: int) -> Floats | None:
-    """The points of ``initial``, checked; None where it is a number or not given."""
+def _checked_initial(initial: int | ArrayLike | None, dims: int) -> int | Floats | None:
+    """``initial`` as points [n, d] of the cube, checked; as it is where it is a number or not given."""
     if initial is None or np.ndim(initial) == 0:
-        return None
+        return cast("int | None", initial)
     points = np.asarray(initial, dtype=np.float64)
     if points.ndim != 2 or points.shape[1] != dims or not len(points):
         raise ValueError(f"initial must be a number or points [n, {dims}], got shape {points.shape}")
@@ -264,6 +270,5 @@ def result_of(folder: str | os.PathLike[str]) -> Result:
     known = read_options(folder)
     if known is None:
         raise FileNotFoundError(f"{str(folder)!r} is not the folder of a run: it has no {OPTIONS}")
-    X, y, number = points_of(read_batches(folder, known["dims"])[0], known["dims"])
-    bounds = np.asarray(known["bounds"], dtype=np.float64)
-    return Result(known["task"], known["method"], X, y, number, bounds, known.get("optimum"))
+    batches, _ = read_batches(folder, known["dims"])
+    return Result.of(known["task"], known["method"], batches, known["bounds"], known.get("optimum"))

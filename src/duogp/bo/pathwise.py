@@ -63,16 +63,15 @@ class DrawnPaths(SamplePath):
         several = self.paths.model.num_outputs > 1
         if several:  # the caller has inserted a dimension for the outputs before the points
             x = x.squeeze(-3)
-        draws, batch = len(self.sample_shape), x.shape[:-2]
+        batch = x.shape[:-2]
         values = self.paths(x)  # [samples, *b, n, m]
         values = values.mT if several else values.squeeze(-1)
-        shape = torch.broadcast_shapes(self.sample_shape, batch[-draws:]) if draws else torch.Size()
-        if draws and batch and shape != self.sample_shape:
-            raise ValueError(f"X has batches {tuple(batch)}, the draws are {tuple(self.sample_shape)}")
-        if not draws:
+        if not self.sample_shape:
             return values[0]
-        if draws > 1:
+        if len(self.sample_shape) > 1:
             raise NotImplementedError("paths of one sample dimension only")
+        if batch and batch[-1] not in (1, self.sample_shape[0]):
+            raise ValueError(f"X has batches {tuple(batch)}, the draws are {tuple(self.sample_shape)}")
         if batch and batch[-1] == self.sample_shape[0]:  # [samples, ..., samples, n] → its diagonal
             return values.diagonal(dim1=0, dim2=len(batch)).movedim(-1, len(batch) - 1)
         return values

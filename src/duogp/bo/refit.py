@@ -22,7 +22,7 @@ import torch
 
 from duogp.api import fit
 from duogp.data.targets import require_support
-from duogp.data.validation import as_matrix, as_row_vector, as_target
+from duogp.data.validation import as_row_vector
 from duogp.errors import DataWarning
 from duogp.fitting.builder import Builder
 from duogp.fitting.dataset import Dataset
@@ -74,13 +74,9 @@ def refit(
     settings = Settings.of(asdict_shallow(gp.settings) | changes)
     if gp.method.has_network and settings.widths is None:  # which would follow the number of rows
         settings = settings.but(widths=default_widths(int(gp.model.num_data[0])))
-    matrix = as_matrix(X, "X")
-    target = as_target(y, len(matrix), "y").reshape(len(matrix), -1)
+    matrix = gp._rows(X)
+    target = gp._target(y, len(matrix))
     require_support(target, gp.model.likelihood.target)
-    if matrix.shape[1] != len(gp.columns):
-        raise ValueError(f"X has {matrix.shape[1]} columns, but the model was fitted on {len(gp.columns)}")
-    if target.shape[1] != len(gp.y_scaler.scale):
-        raise ValueError(f"y has {target.shape[1]} outputs, the model has {len(gp.y_scaler.scale)}")
     x_scaled = gp.x_scaler.transform(matrix[:, gp.columns].astype(np.float64))
     y_scaled = gp.y_scaler.transform(target.astype(np.float64))
     row_noise = None

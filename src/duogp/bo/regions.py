@@ -33,7 +33,6 @@ class TrustRegion:
 
     failure_tolerance: int
     counts_evaluations: bool = False  # failures, instead of batches
-    success_tolerance: int = SUCCESS_TOLERANCE
     length: float = FIRST_LENGTH
     successes: int = 0
     failures: int = 0
@@ -46,7 +45,7 @@ class TrustRegion:
         else:
             self.successes = 0
             self.failures += len(values) if self.counts_evaluations else 1
-        if self.successes == self.success_tolerance:
+        if self.successes == SUCCESS_TOLERANCE:
             self.length, self.successes = min(2 * self.length, LONGEST), 0
         elif self.failures >= self.failure_tolerance:
             self.length, self.failures = self.length / 2, 0

@@ -29,7 +29,7 @@ from duogp.bo.surrogates import Surrogate
 class Turbo(Strategy):
     """TuRBO-1, or TuRBO-m with several ``regions``; ``initial`` points start a region, 2d by default.
 
-    ``start`` [n, d]: points to start with instead, dealt out to the regions in turn.
+    ``initial`` as points [n, d]: the first points, dealt out to the regions in turn.
     ``perturbed``: coordinates in which a candidate differs from the centre, on average.
     """
 
@@ -41,24 +41,25 @@ class Turbo(Strategy):
         batch_size: int,
         seed: int,
         regions: int = 1,
-        initial: int | None = None,
+        initial: int | Floats | None = None,
         candidates: int | None = None,
-        start: Floats | None = None,
         perturbed: int | None = None,
     ) -> None:
         super().__init__(dims, batch_size, seed)
-        counts = {"regions": regions, "initial": initial, "candidates": candidates, "perturbed": perturbed}
+        self.start = initial if isinstance(initial, np.ndarray) else None
+        number = None if isinstance(initial, np.ndarray) else initial
+        counts = {"regions": regions, "initial": number, "candidates": candidates, "perturbed": perturbed}
         for name, value in counts.items():
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be a positive integer, got {value}")
-        self.initial = max(2, 2 * dims) if initial is None else max(2, initial)  # one row is no data set
+        self.initial = max(2, 2 * dims) if number is None else max(2, number)  # one row is no data set
         self.candidates = max(candidates or num_candidates(dims), batch_size)
         self.perturbed = PERTURBED if perturbed is None else perturbed
         tolerance = failure_tolerance(dims, batch_size, regions)
         self.regions = [TrustRegion(tolerance, counts_evaluations=regions > 1) for _ in range(regions)]
-        if start is not None and len(start) < 2 * regions:  # one row is no data set
-            raise ValueError(f"initial must be at least two points for each region, got {len(start)} in all")
-        self.start = start
+        if self.start is not None and len(self.start) < 2 * regions:  # one row is no data set
+            total = len(self.start)
+            raise ValueError(f"initial must be at least two points for each region, got {total} in all")
         self.template = surrogate
         self.surrogates = [surrogate for _ in range(regions)]
         self.X: list[Floats] = [np.empty((0, dims)) for _ in range(regions)]  # of the present generation

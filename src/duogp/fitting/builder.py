@@ -211,15 +211,15 @@ def _scalers(data: Dataset, plan: Plan) -> tuple[list[Scaler], list[Scaler]]:
     x_scalers, y_scalers = [], []
     for part in plan.train:
         weights = None if data.weights is None else data.weights[part]
-        x_scalers.append(_scaler(X[part], settings.standardize, weights, plan.categorical))
-        y_scalers.append(_scaler(y[part], scale_y, weights))
+        x_scalers.append(make_scaler(X[part], settings.standardize, weights, plan.categorical))
+        y_scalers.append(make_scaler(y[part], scale_y, weights))
     return x_scalers, y_scalers
 
 
-def _scaler(
+def make_scaler(
     A: NDArray, kind: bool | str, weights: NDArray | None = None, unscaled: Collection[int] = ()
 ) -> Scaler:
-    """Category codes are names, not quantities: their columns are left as they are."""
+    """The scaler of training rows A; columns ``unscaled`` (category codes) are left as they are."""
     if not kind:
         return Scaler.identity(A.shape[1])
     if kind == "minmax":

@@ -141,6 +141,12 @@ class Dataset:
         return None if self.target.classes is None else len(self.target.classes)
 
 
+def hold_out(rows: Rows, size: int, seed: int) -> tuple[Rows, Rows]:
+    """``rows`` without ``size`` of them, drawn at random, and those."""
+    order = np.random.default_rng(seed).permutation(len(rows))
+    return rows[order[size:]], rows[order[:size]]
+
+
 def row_indices(part: Any, n: int, name: str) -> Rows:
     """A set of rows, given as a mask or as numbers from 0 to n − 1."""
     indices = np.asarray(part)

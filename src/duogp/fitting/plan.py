@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from duogp.data.columns import informative_columns
 from duogp.errors import DataWarning
-from duogp.fitting.dataset import Dataset, Rows
+from duogp.fitting.dataset import Dataset, Rows, hold_out
 from duogp.fitting.factories import initial_kernel, is_gaussian, likelihood_label, make_likelihood
 from duogp.likelihoods import Likelihood
 from duogp.methods.registry import METHODS, Method
@@ -137,7 +137,7 @@ def make_plan(
     likelihood = make_likelihood(settings, data.target.outputs, data.noise is not None, data.num_classes)
     early = validation is not None if settings.early_stopping is None else settings.early_stopping
     training = _training(method, settings, n, solver, early, likelihood)
-    used = _used_columns(data, settings, train) if columns is None else columns
+    used = used_columns(data, settings, train) if columns is None else columns
     categorical = category_columns(settings, int(used.sum()))
     num, more, name = choose_points(method, settings, n, categorical)
     own_validation = data.validation_rows is None
@@ -181,12 +181,9 @@ def _split(
     size = min(round(fraction * n), n - 2)
     if size < 1:
         return np.stack(data.rows), None
-    train, held_out = [], []
-    for part, seed in zip(data.rows, data.seeds, strict=True):
-        order = np.random.default_rng(seed).permutation(n)
-        train.append(part[order[size:]])
-        held_out.append(part[order[:size]])
-    return np.stack(train), np.stack(held_out)
+    parts = [hold_out(part, size, seed) for part, seed in zip(data.rows, data.seeds, strict=True)]
+    train, held_out = (np.stack(rows) for rows in zip(*parts, strict=True))
+    return train, held_out
 
 
 def _why_validation(method: Method, settings: Settings, n: int) -> str | None:
@@ -205,7 +202,7 @@ def _why_validation(method: Method, settings: Settings, n: int) -> str | None:
     return None
 
 
-def _used_columns(data: Dataset, settings: Settings, train: Rows) -> NDArray[np.bool_]:
+def used_columns(data: Dataset, settings: Settings, train: Rows) -> NDArray[np.bool_]:
     """Columns that vary, with a warning for the others; all of them for a kernel object."""
     used = np.ones(data.X.shape[1], dtype=bool)
     if isinstance(settings.kernel, str):  # a kernel object counts on the columns it was made for

@@ -161,8 +161,9 @@ class MLP(nn.Module):
         assert isinstance(first, Linear)
         return first.weight.shape[:-2]
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self._run(x, observe=False)
+    def forward(self, x: Tensor, thin: Callable[[int, Tensor], Tensor] | None = None) -> Tensor:
+        """Outputs [*b, n, outputs]; ``thin(i, h)`` replaces the output h of hidden layer i."""
+        return self._run(x, thin=thin)
 
     @torch.no_grad()
     def observe(self, x: Tensor) -> None:
@@ -170,7 +171,9 @@ class MLP(nn.Module):
         if self.normalisation == "batch":
             self._run(x, observe=True)
 
-    def _run(self, x: Tensor, *, observe: bool) -> Tensor:
+    def _run(
+        self, x: Tensor, *, observe: bool = False, thin: Callable[[int, Tensor], Tensor] | None = None
+    ) -> Tensor:
         h = x
         for i, layer in enumerate(self.layers):
             h = layer(h)
@@ -184,4 +187,6 @@ class MLP(nn.Module):
             h = ACTIVATIONS[self.activation](h)
             if self.dropout:
                 h = functional.dropout(h, self.dropout, self.training and not observe)
+            if thin is not None:
+                h = thin(i, h)
         return h

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.online.growth import lead_with
+from duogp.training.adam import BETAS, EPSILON
 
 
 class EntryMoments(NamedTuple):
@@ -28,20 +29,10 @@ class EntryMoments(NamedTuple):
 class GrowingAdam:
     """Adam whose parameters may be replaced by larger ones between steps."""
 
-    def __init__(
-        self,
-        parameters: Iterable[nn.Parameter],
-        betas: tuple[float, float] = (0.9, 0.999),
-        epsilon: float = 1e-8,
-    ) -> None:
-        self.betas, self.epsilon = betas, epsilon
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.moments = {
             p: EntryMoments(torch.zeros_like(p), torch.zeros_like(p), p.new_zeros(())) for p in parameters
         }
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        return list(self.moments)
 
     def state(self) -> list[Tensor]:
         """All moments, for snapshots."""
@@ -50,14 +41,14 @@ class GrowingAdam:
     @torch.no_grad()
     def step(self, rate: float, ok: Tensor) -> None:
         """Move every parameter that has a gradient, unless ``ok`` is false."""
-        b1, b2 = self.betas
+        b1, b2 = BETAS
         for p, (first, second, age) in self.moments.items():
             if (g := p.grad) is None:
                 continue
             m = torch.lerp(first, g, 1 - b1)
             v = torch.lerp(second, g.square(), 1 - b2)
             t = age + 1
-            change = rate * (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + self.epsilon)
+            change = rate * (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + EPSILON)
             for now, then in ((p, p - change), (first, m), (second, v), (age, t)):
                 now.copy_(torch.where(ok, then, now))
 

@@ -8,7 +8,6 @@ import warnings
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from duogp.data.labels import encode
@@ -28,6 +27,7 @@ from duogp.posterior.gp import GP
 from duogp.posterior.prediction import ClassPrediction, Prediction
 from duogp.training.history import History
 from duogp.training.loop import settle
+from duogp.training.threads import full_precision
 
 #: Noise at the start, as a share of the variance of y. The paper has 1, its code 1/100 (MATH §6.4). At the
 #: default learning rate 1 falls slowly where there is little noise, and 1/100 is overconfident for hundreds
@@ -141,14 +141,20 @@ class OnlineGP:
             if sum(part.size for part in self._waiting) < self.start_rows:
                 return self
             rows, self._waiting = Observations.join(self._waiting), []
-            self._start(rows)
-        precision = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")  # TF32 in φ makes variances negative (MATH §11 C3)
-        try:
+            if rows.size < FEW_ROWS:
+                warnings.warn(
+                    f"scales and lengthscales come from the first {rows.size} rows alone; start_rows= waits "
+                    "for more",
+                    DataWarning,
+                    stacklevel=2,
+                )
+            target = self._reader.target(rows)
+            self._begin(
+                *first_model(self.method, self.settings, rows.X, target, rows.weight, self._noise_share)
+            )
+        with full_precision():
             for part in rows.pieces(self.settings.batch_size, self._rng):
                 self._learn(part)
-        finally:
-            torch.set_float32_matmul_precision(precision)
         self._history.seconds += time.perf_counter() - start
         return self
 
@@ -251,26 +257,6 @@ class OnlineGP:
         first, second = self.settings.num_inducing or 0, self.settings.num_extra or 0
         points = first + second if self.method.has_second_block else max(first, second)
         return min(max(2, points), START_ROWS)
-
-    def _start(self, rows: Observations) -> None:
-        """Build the first model from the first rows."""
-        if rows.size < FEW_ROWS:
-            warnings.warn(
-                f"scales and lengthscales come from the first {rows.size} rows alone; start_rows= waits "
-                "for more",
-                DataWarning,
-                stacklevel=3,
-            )
-        model, scales = first_model(
-            self.method,
-            self.settings,
-            rows.X,
-            self._reader.target(rows),
-            rows.weight,
-            growing=self.method.learns_online,
-            noise_share=self._noise_share,
-        )
-        self._begin(model, scales)
 
     def _begin(self, model: Model, scales: Scales) -> None:
         settings = self.settings

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from duogp.data.columns import rows_of_the_fit
 from duogp.data.labels import codes_of, encode
 from duogp.data.targets import Target, raw_target, require_support
 from duogp.data.validation import as_matrix, as_row_vector, column_names
@@ -58,15 +59,10 @@ class Reader:
 
     def read(self, X: Any, y: Any, sample_weight: Any = None) -> Observations:
         """The rows of one call; rows of weight zero are left out."""
-        matrix, names = as_matrix(X, "X", min_rows=1), column_names(X)
-        first, dims = self.dims is None, matrix.shape[1]
-        if not first and dims != self.dims:
-            raise ValueError(f"X has {dims} columns, but the stream so far had {self.dims}")
-        if not first and names is not None and self.names is not None and names != self.names:
-            raise ValueError(
-                f"the columns of X are {', '.join(names[:8])}; those of the stream so far were "
-                f"{', '.join(self.names[:8])}"
-            )
+        first = self.dims is None
+        matrix = (
+            as_matrix(X, "X", min_rows=1) if self.dims is None else rows_of_the_fit(X, self.names, self.dims)
+        )
         values = raw_target(y, len(matrix), self.kind)
         if self.kind == "classes":
             target = self._encode(values)
@@ -80,7 +76,7 @@ class Reader:
         if sample_weight is not None:
             weight = as_row_vector(sample_weight, len(matrix), "sample_weight", allow_zero=True)
         if first:
-            self.dims, self.outputs, self.names = dims, outputs, names
+            self.dims, self.outputs, self.names = matrix.shape[1], outputs, column_names(X)
             self.single_output = self.kind == "classes" or values.ndim == 1
         rows = Observations(matrix, target, weight)
         return rows if weight is None or weight.all() else rows.take(np.flatnonzero(weight))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
 import warnings
 from typing import Any
 
 from duogp.errors import DataWarning
 from duogp.fitting.checks import check_settings
+from duogp.fitting.dataset import with_seed
 from duogp.fitting.factories import is_gaussian
 from duogp.methods import Method
 from duogp.methods.settings import Settings, as_list
 
-#: Points of a mean with plain coefficients unless the user gives a number, and columns of its quadratic form
+#: Points of a mean that is a kernel expansion, by default, and columns of its quadratic form
 #: that a step uses (MATH §6.4).
 MEAN_POINTS, MEAN_COLUMNS = 1024, 128
 #: Settings of a fit to a table of known length that have no meaning for a stream.
@@ -25,18 +25,16 @@ def online_settings(
 ) -> Settings:
     """The settings of a stream, checked; those ``given`` by the user replace those of the method."""
     if num_extra is None and method.has_extra_points:
-        many = method.recipe.mean_has_plain_coefficients
+        many = method.recipe.mean_is_kernel_expansion
         num_extra = max(MEAN_POINTS, num_inducing) if many else num_inducing
     own: dict[str, Any] = {}
-    if method.learns_online and method.recipe.mean_has_plain_coefficients:
+    if method.learns_online and method.recipe.mean_is_kernel_expansion:
         # A preconditioner that depends on the points makes a step of Adam worth several (appendix A.1).
         own = {"kernel": "generalised-rbf", "preconditioner": "nystrom", "mean_columns": MEAN_COLUMNS}
     merged = {**own, **given, "num_inducing": num_inducing, "learning_rate": learning_rate}
     if num_extra is not None:
         merged["num_extra"] = num_extra
-    if merged.get("random_state", 0) is None:  # as in scikit-learn: a new seed each time
-        merged["random_state"] = secrets.randbits(31)
-    settings = Settings.of(merged)
+    settings = Settings.of(with_seed(merged))
     _check(method, settings, given)
     return settings
 
@@ -72,7 +70,7 @@ def _check(method: Method, settings: Settings, given: dict[str, Any]) -> None:
             f"solver='natural' needs a q(u) with a full covariance; that of {method.name!r} is {method.q}"
         )
     mean, covariance = settings.num_extra or 0, settings.num_inducing or 0
-    if method.learns_online and method.recipe.mean_has_plain_coefficients and mean < covariance:
+    if method.learns_online and method.recipe.mean_is_kernel_expansion and mean < covariance:
         raise ValueError(
             f"num_extra, the points of the mean, must be at least num_inducing ({covariance}), got {mean}"
         )

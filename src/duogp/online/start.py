@@ -17,12 +17,11 @@ from duogp.data.scaling import Scaler
 from duogp.data.targets import Target
 from duogp.fitting.builder import Builder
 from duogp.fitting.dataset import Dataset
-from duogp.fitting.plan import Plan, category_columns, choose_points
+from duogp.fitting.plan import make_plan
 from duogp.methods import Method
-from duogp.methods.settings import Settings, as_list
+from duogp.methods.settings import Settings
 from duogp.models.model import Batch, Model
 from duogp.online.growth import tie
-from duogp.training import TrainingPlan
 
 #: Rows whose pairs the median is taken over: half a million pairs are enough for a median.
 MEDIAN_ROWS = 1000
@@ -71,16 +70,13 @@ def first_model(
     X: NDArray,
     target: Target,
     weights: NDArray | None,
-    *,
-    growing: bool,
     noise_share: float | None,
 ) -> tuple[Model, Scales]:
     """A model at its prior and the scales of the first rows; one that grows has a single point.
 
     ``noise_share``: the noise at the start as a share of the variance of y; None: that of the settings.
     """
-    beta2 = as_list(settings.beta2) or [method.defaults.get("beta2", 0.0)]
-    if growing:
+    if method.learns_online:
         settings = settings.but(num_inducing=1, num_extra=None, inducing_init="random")
     variance = 1.0
     if target.kind == "real" and not settings.standardize:
@@ -89,28 +85,14 @@ def first_model(
     if noise_share is not None:
         settings = settings.but(initial_noise=noise_share * variance)
     seed, columns, rows = settings.random_state, np.ones(X.shape[1], dtype=bool), np.arange(len(X))
-    categorical = category_columns(settings, X.shape[1])
-    num, more, name = choose_points(method, settings, len(X), categorical)
-    plan = Plan(
-        method,
-        settings,
-        rows[None],
-        None,
-        columns,
-        solver="stochastic",
-        training=TrainingPlan(epochs=1, learning_rate=1.0),
-        omega=settings.omega or "rows",
-        betas=[(float(as_list(settings.beta1)[0]), float(beta2[0]))],
-        num_inducing=num,
-        num_extra=more,
-        inducing_init=name,
-        categorical=categorical,
-    )
-    builder = Builder(Dataset(X, target, None, weights, [rows], None, [seed], None), plan)
+    data = Dataset(X, target, None, weights, [rows], None, [seed], None)
+    # A stream has no end to stop before and no rows to start from in closed form.
+    asked = settings.but(solver="stochastic", early_stopping=None, warm_start=None)
+    builder = Builder(data, make_plan(data, method, asked, columns=columns, split=False))
     medians = median_distances(builder.x_scalers[0].transform(X), np.random.default_rng(seed))
     builder.spread = torch.as_tensor(medians)[None, None]
     model = builder.model()
-    if growing:
+    if method.learns_online:
         model.basis = tie(model.basis, settings.mean_columns)
     x_scaler, y_scaler = builder.x_scalers[0], builder.y_scalers[0]
     return model.train(), Scales(columns, x_scaler, y_scaler, settings.torch_dtype, settings.torch_device)

@@ -23,6 +23,7 @@ from duogp.numerics.factorisation import MAX_JITTER
 from duogp.online.adam import GrowingAdam
 from duogp.online.growth import Grown
 from duogp.training.guard import Guard
+from duogp.training.loop import natural_gradient
 
 logger = logging.getLogger("duogp")
 
@@ -41,8 +42,9 @@ class Stepper:
     def __init__(self, model: Model, *, natural: bool, mean_rule: str = "adam", seed: int = 0) -> None:
         self.model = model
         self.mean_rule = mean_rule
-        self.natural = self._natural() if natural else None
-        self.adam = GrowingAdam(p for p in self._learned() if not self._is_natural(p))
+        self.natural = natural_gradient(model, 0.0, mean_rule) if natural else None
+        own = set() if self.natural is None else {id(p) for p in self.natural.parameters}
+        self.adam = GrowingAdam(p for p in self._learned() if id(p) not in own)
         self.generators = [torch.Generator(model.beta1.device).manual_seed(seed)]
         self.num_steps = self.rollbacks = 0
         self.rate_factor = 1.0
@@ -110,7 +112,7 @@ class Stepper:
         self.adam.inherit(grown.heirs)
         if self.natural is not None:
             shrink = self.natural.shrink
-            self.natural = self._natural()
+            self.natural = natural_gradient(self.model, 0.0, self.mean_rule)
             self.natural.shrink.copy_(shrink)
         self._since_snapshot = 0
         self._good = self._newest = self._snapshot()
@@ -119,22 +121,6 @@ class Stepper:
 
     def _learned(self) -> list[nn.Parameter]:
         return [p for p in self.model.parameters() if p.requires_grad]
-
-    def _natural(self) -> NaturalGradient:
-        model = self.model
-        # A log-concave ELBO or VFITC keeps the precision positive by itself, predictive objectives do not.
-        safe = model.objective.keeps_precision_positive and model.likelihood.is_log_concave
-        return NaturalGradient(
-            model.basis,
-            model.num_data,
-            0.0,
-            always_positive=not safe,
-            mean_rule=self.mean_rule,
-            beta1=model.beta1,
-        )
-
-    def _is_natural(self, p: Tensor) -> bool:
-        return self.natural is not None and any(p is own for own in self.natural.parameters)
 
     @torch.no_grad()
     def _write_natural(self, natural: NaturalGradient, ok: Tensor) -> None:

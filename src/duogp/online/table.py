@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from duogp.data.targets import raw_target
-from duogp.data.validation import as_matrix, as_row_vector, column_names
-from duogp.fitting.factories import target_kind
+from duogp.fitting.dataset import Dataset
 from duogp.methods import Method
 from duogp.methods.settings import Settings
 from duogp.online.learner import START_ROWS, OnlineGP
@@ -21,20 +19,18 @@ EPOCHS = 50
 def fit_stream(X: Any, y: Any, method: str | Method, sample_weight: Any, settings: dict[str, Any]) -> GP:
     """A GP that has learned from shuffled minibatches of the rows, for some epochs."""
     options = {name: value for name, value in settings.items() if value is not None}
-    kind = target_kind(Settings(likelihood=options.get("likelihood", "gaussian")))
-    names, X = column_names(X), as_matrix(X, "X")
-    y = raw_target(y, len(X), kind)
+    shared = Settings(likelihood=options.get("likelihood", "gaussian"))
+    data = Dataset.of_table(X, y, shared, sample_weight=sample_weight)
+    (rows,), target = data.rows, data.target
+    X, y, weights = data.X[rows], target.values[rows], None if data.weights is None else data.weights[rows]
+    if target.classes is not None:
+        y = target.classes[y[:, 0].astype(np.intp)]
+        options.setdefault("classes", target.classes)
+    elif target.single_output:
+        y = y[:, 0]
     epochs, steps = options.pop("epochs", None), options.pop("steps", None)
     if epochs is not None and steps is not None:
         raise ValueError("epochs and steps both say how long to train: give one of them")
-    if sample_weight is not None:  # a row of no weight must not count anywhere
-        sample_weight = as_row_vector(sample_weight, len(X), "sample_weight", allow_zero=True)
-        if not sample_weight.any():
-            raise ValueError("sample_weight must not be zero for every row")
-        kept = np.flatnonzero(sample_weight)
-        X, y, sample_weight = X[kept], y[kept], sample_weight[kept]
-    if kind == "classes":
-        options.setdefault("classes", np.unique(y))
     options.setdefault("start_rows", min(max(len(X), 2), START_ROWS))
     learner = OnlineGP(method, num_data=len(X), **options)
     size = min(learner.settings.batch_size, len(X))
@@ -45,8 +41,8 @@ def fit_stream(X: Any, y: Any, method: str | Method, sample_weight: Any, setting
         order = rng.permutation(len(X))
         for start in range(0, min(left, per_epoch) * size, size):
             rows = order[start : start + size]
-            learner.partial_fit(X[rows], y[rows], None if sample_weight is None else sample_weight[rows])
+            learner.partial_fit(X[rows], y[rows], None if weights is None else weights[rows])
         left -= per_epoch
     gp = learner.gp
-    gp.column_names = names
+    gp.column_names = data.names
     return gp

@@ -15,11 +15,9 @@ from torch import Tensor
 
 from duogp.bases import FrozenPosterior, Marginals, clamp_variance
 from duogp.data.arriving import Arriving, Leaving
-from duogp.data.columns import rows_of_the_fit
-from duogp.data.labels import as_labels, codes_of
 from duogp.data.scaling import Scaler
 from duogp.data.targets import require_support
-from duogp.data.validation import as_row_vector, as_target
+from duogp.data.validation import as_row_vector
 from duogp.likelihoods import Density, GaussianLikelihood, Likelihood
 from duogp.methods import Method
 from duogp.methods.settings import Settings
@@ -27,7 +25,7 @@ from duogp.models.model import Model
 from duogp.numerics.parameters import Positive
 from duogp.posterior.prediction import ClassPrediction, Prediction
 from duogp.posterior.sampling import root_of_joint
-from duogp.saveable import Saveable
+from duogp.posterior.units import Fitted
 from duogp.training.history import History
 
 #: Kernel columns held at once during prediction, in bytes.
@@ -40,7 +38,7 @@ FARTHEST = 1e100
 JOINT_ROWS = 2000
 
 
-class GP(Saveable):
+class GP(Fitted):
     """What `duogp.fit` returns. Everything that does not depend on the new rows is computed once."""
 
     def __init__(
@@ -137,33 +135,15 @@ class GP(Saveable):
             leaving.add(self._mean_to_user((self.posterior.mean(rows) + self.model.mean(rows))[0]))
         return self._shape(leaving.all())
 
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Class probabilities [n, classes], in the order of `classes`."""
-        prediction = self.predict(X)
-        if not isinstance(prediction, ClassPrediction):
-            raise ValueError("predict_proba is for class labels: this model was fitted to numbers")
-        return prediction.probabilities
-
     @torch.no_grad()
     def log_density(self, X: Any, y: Any, *, noise: Any = None) -> NDArray[np.float64]:
         """log p(y | x, data) of each row (summed over outputs), in the user's units."""
         self._require_noise(noise, "log_density")
         x = self._inputs(X)
-        if self.classes is not None:
-            codes = codes_of(as_labels(y, len(x)), self.classes)
-            if (codes < 0).any():
-                raise ValueError(
-                    f"y holds labels that the model does not know; it knows {self.classes.tolist()}"
-                )
-            scaled = codes[:, None].astype(np.float64)
-        else:
-            target = as_target(y, len(x), "y")
-            outputs = len(self.y_scaler.scale)
-            if target.size != len(x) * outputs:
-                raise ValueError(f"y has shape {target.shape}, predictions have {(len(x), outputs)}")
-            target = target.reshape(len(x), outputs)
-            require_support(target, self.model.likelihood.target)
-            scaled = self.y_scaler.transform(target)
+        scaled = self._target(y, len(x))
+        if self.classes is None:
+            require_support(scaled, self.model.likelihood.target)
+            scaled = self.y_scaler.transform(scaled)
         ys = torch.as_tensor(scaled, dtype=torch.float64, device=x.device).mT[None]
         row_noise = self._row_noise(noise, len(x))
         out = []
@@ -332,7 +312,7 @@ class GP(Saveable):
 
     def _arriving(self, X: Any) -> Arriving:
         """The same, for who takes them piece by piece."""
-        matrix = rows_of_the_fit(X, self.column_names, len(self.columns))
+        matrix = self._rows(X)
         device = self.model.beta1.device
         scale = self.x_scaler.on(device)
         used = None
@@ -361,11 +341,6 @@ class GP(Saveable):
         likelihood = self.model.likelihood
         assert isinstance(likelihood, GaussianLikelihood)
         return likelihood.noise()[0].detach().double().cpu().numpy()
-
-    def _shape(self, value: NDArray) -> NDArray[np.float64]:
-        shape = len(value), len(self.y_scaler.scale)
-        value = np.broadcast_to(value, shape).astype(np.float64, copy=value.shape != shape)
-        return value[:, 0] if self.single_output else value
 
     def _mean_to_user(self, mean: Tensor) -> Tensor:
         """[outputs, n] from scaled units to the user's, on the device where it lies."""

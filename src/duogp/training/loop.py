@@ -20,7 +20,7 @@ from duogp.training.history import History, Record
 from duogp.training.problems import ClosedForm, Problem
 from duogp.training.progress import Progress
 from duogp.training.schedules import Schedule, constant, ramp
-from duogp.training.threads import modest_threads
+from duogp.training.threads import full_precision, modest_threads
 from duogp.training.validation import BestState, mean_nll
 
 
@@ -77,13 +77,8 @@ def train(
 @contextmanager
 def conditions(model: Model, problem: Problem) -> Iterator[None]:
     """Precision and threads while steps are taken."""
-    precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")  # TF32 in φ makes variances negative (MATH §11 C3)
-    try:
-        with modest_threads(model, problem.rows_at_once):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(precision)
+    with full_precision(), modest_threads(model, problem.rows_at_once):
+        yield
 
 
 def in_epochs(
@@ -105,16 +100,7 @@ def in_epochs(
         raise ValueError("there is nothing to train: every parameter is fixed")
     natural = None
     if plan.natural_rate is not None:
-        # A log-concave ELBO or VFITC keeps the precision positive by itself, predictive objectives do not.
-        safe = model.objective.keeps_precision_positive and model.likelihood.is_log_concave
-        natural = NaturalGradient(
-            model.basis,
-            model.num_data,
-            plan.natural_rate,
-            always_positive=not safe,
-            mean_rule=plan.mean_rule,
-            beta1=model.beta1,
-        )
+        natural = natural_gradient(model, plan.natural_rate, plan.mean_rule)
     total_steps = plan.steps or plan.epochs * problem.steps_per_epoch
     backend = make_backend(
         plan.backend,
@@ -127,7 +113,7 @@ def in_epochs(
         steps=total_steps if plan.seconds is None else 0,
     )
     guard = Guard(model, backend)
-    best = None if validation is None else BestState(model, parameters, plan.patience)
+    best = None if validation is None else BestState(model.replicates, parameters, plan.patience)
     solver = "closed-form" if isinstance(problem, ClosedForm) else "natural" if natural else "stochastic"
     histories = [History(solver=solver) for _ in range(model.replicates)]
     epochs = -(-total_steps // problem.steps_per_epoch)
@@ -242,6 +228,20 @@ def in_epochs(
             history.notes.append(message)
         warnings.warn(message, NumericalWarning, stacklevel=2)
     return histories
+
+
+def natural_gradient(model: Model, rate: float, mean_rule: str) -> NaturalGradient:
+    """Natural gradients on the q(u) of a model, by the always-positive rule where they need it."""
+    # A log-concave ELBO or VFITC keeps the precision positive by itself, predictive objectives do not.
+    safe = model.objective.keeps_precision_positive and model.likelihood.is_log_concave
+    return NaturalGradient(
+        model.basis,
+        model.num_data,
+        rate,
+        always_positive=not safe,
+        mean_rule=mean_rule,
+        beta1=model.beta1,
+    )
 
 
 @torch.no_grad()

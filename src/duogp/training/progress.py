@@ -36,9 +36,9 @@ class Progress:
             self._task = self._bar.add_task(self.description, total=self.total, status="")
         return self
 
-    def advance(self, status: str) -> None:
+    def advance(self, status: str, steps: int = 1) -> None:
         if self._bar is not None:
-            self._bar.update(self._task, advance=1, status=status)
+            self._bar.update(self._task, advance=steps, status=status)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
