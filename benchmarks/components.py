@@ -42,7 +42,7 @@ from duogp.bench.measure import device_name, versions
 from duogp.data.benchmark import load
 from duogp.data.splits import components_protocol
 from duogp.errors import NumericalWarning
-from duogp.fitting.fit import fit_replicates
+from duogp.fitting.table import fit_replicates
 from duogp.kernels import RBF, Scale
 from duogp.methods import METHODS
 from duogp.plots import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION

@@ -2,7 +2,7 @@
 
 Names are imported when they are first used (PEP 562): `import duogp` itself loads neither torch nor
 scikit-learn. This module also composes what must not know each other: fitted models and the code that
-writes them to disk.
+writes them to disk, training histories and the code that draws them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 from duogp import _moved
 from duogp._version import __version__
 from duogp.errors import DataWarning, DuoGPWarning, NumericalWarning
-from duogp.saveable import Saveable
+from duogp.saveable import Plottable, Saveable
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from matplotlib.axes import Axes
 
     from duogp import bases, kernels, likelihoods, metrics, objectives
     from duogp.api import fit, fit_replicates, plan
@@ -99,5 +101,12 @@ def _save(model: Any, folder: str | os.PathLike[str]) -> Path:
     return save(model, folder)
 
 
+def _draw(history: Any, ax: Axes | None) -> Axes:
+    from duogp.plots import history_plot
+
+    return history_plot(history, ax)
+
+
 _moved.install()
+Plottable._draw = staticmethod(_draw)
 Saveable._write = staticmethod(_save)

@@ -69,7 +69,7 @@ MOVED: dict[str, str | tuple[str, ...]] = {
     "deep.layers": "models.layers",
     "deep.mixture": "models.sample_mixture",
     "deep.model": "models.deep",
-    "deep.sampling": "posterior.deep_sampling",
+    "deep.sampling": "posterior.sampling",
     "deep.skip": "means.skip",
     # the upper storey
     "neural": "baselines",
@@ -107,6 +107,24 @@ MOVED: dict[str, str | tuple[str, ...]] = {
     "bo.tasks.ranolazine": "duogp_tasks.ranolazine",
     "bo.tasks.rover": "duogp_tasks.rover",
 }
+
+#: Old name in a package that stays → new module and name, see `moved_name`.
+RENAMED = {
+    "bases.LinearForm": "bases.FrozenPosterior",
+    "fitting.fit": "api.fit",
+    "fitting.fit_replicates": "api.fit_replicates",
+    "training.Plan": "training.TrainingPlan",
+}
+
+
+def moved_name(package: str, name: str) -> Any:
+    """The object that a name of a package stands for now, with a warning: a package's ``__getattr__``."""
+    new = RENAMED.get(f"{package.removeprefix('duogp.')}.{name}")
+    if new is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    module, _, attribute = new.rpartition(".")
+    warnings.warn(f"{package}.{name} is now duogp.{new}", DeprecationWarning, stacklevel=3)
+    return getattr(importlib.import_module(f"duogp.{module}"), attribute)
 
 
 def new_path(name: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 from duogp.baselines import NeuralPredictor, fit_neural
-from duogp.fitting.fit import fit_replicates, fit_table, is_auto, plan
+from duogp.fitting.table import fit_replicates, fit_table, is_auto, plan
 from duogp.methods.registry import METHODS, Method
 from duogp.online.table import fit_stream
 from duogp.posterior.gp import GP

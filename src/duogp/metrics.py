@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
+from duogp.data.labels import codes_of
+
 Vector = NDArray[np.float64]
 
 # The levels p of the quantile calibration: 0.01, …, 0.99.
@@ -50,13 +52,13 @@ def nmse(y: ArrayLike, mean: ArrayLike) -> float:
 
 def nll(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
     """Negative log likelihood, mean of ½ log 2πσ² + z²/2, in nats per datum."""
-    z, std = _standardise(y, mean, std)
+    z, std = standardise(y, mean, std)
     return float(np.mean(0.5 * np.log(2 * np.pi) + np.log(std) + 0.5 * z**2))
 
 
 def crps(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
     """Continuous ranked probability score, ∫ (P(Y ≤ t) − 1[y ≤ t])² dt, in the units of y."""
-    z, std = _standardise(y, mean, std)
+    z, std = standardise(y, mean, std)
     return float(np.mean(std * (z * (2 * ndtr(z) - 1) + 2 * _phi(z) - 1 / np.sqrt(np.pi))))
 
 
@@ -64,13 +66,13 @@ def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = 0.95)
     """Share of targets inside the central interval of probability `level`: `level` if calibrated."""
     if not 0 < level < 1:
         raise ValueError(f"level must lie strictly between 0 and 1, got {level!r}")
-    z, _ = _standardise(y, mean, std)
+    z, _ = standardise(y, mean, std)
     return float(np.mean(np.abs(z) <= ndtri(0.5 + level / 2)))
 
 
 def quantile_calibration_error(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
     """Mean over p = 0.01 … 0.99 of |P̂(y ≤ q_p) − p|: 0 if every quantile is calibrated."""
-    z, _ = _standardise(y, mean, std)
+    z, _ = standardise(y, mean, std)
     below = np.searchsorted(np.sort(z), ndtri(LEVELS), side="right") / z.size  # P̂(z ≤ Φ⁻¹(p))
     return float(np.mean(np.abs(below - LEVELS)))
 
@@ -83,7 +85,7 @@ def zscore_wasserstein(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
     ∫ |z − Φ⁻¹| = z (2c − a − b) + F(a) + F(b) − 2F(c). Without sampling or binning it can be compared across
     test sets; for n z-scores that are N(0, 1) it is of order 1/√n.
     """
-    z, _ = _standardise(y, mean, std)
+    z, _ = standardise(y, mean, std)
     z = np.sort(z)
     edges = np.arange(z.size + 1) / z.size
     a, b = edges[:-1], edges[1:]
@@ -110,16 +112,10 @@ def regression_metrics(
     """All regression metrics by the names of their functions; `noise_share` only when the noise is given."""
     y, mean, std = _vectors(y=y, mean=mean, std=std)
     _require_positive("std", std)
-    values = {
-        "rmse": rmse(y, mean),
-        "mae": mae(y, mean),
-        "nmse": nmse(y, mean),
-        "nll": nll(y, mean, std),
-        "crps": crps(y, mean, std),
-        "coverage": coverage(y, mean, std),
-        "quantile_calibration_error": quantile_calibration_error(y, mean, std),
-        "zscore_wasserstein": zscore_wasserstein(y, mean, std),
-    }
+    of_mean = (rmse, mae, nmse)
+    of_all = (nll, crps, coverage, quantile_calibration_error, zscore_wasserstein)
+    values = {metric.__name__: metric(y, mean) for metric in of_mean}
+    values |= {metric.__name__: metric(y, mean, std) for metric in of_all}
     if noise_variance is not None:
         noise = _noise(noise_variance, std.size)
         values["noise_share"] = float(np.mean((np.sqrt(noise) / std) ** 2))  # σ² may underflow, the ratio not
@@ -198,7 +194,15 @@ def _class_rows(
         raise ValueError(f"probabilities must lie in [0, 1], got {float(p.min())!r} to {float(p.max())!r}")
     if np.any(off := np.abs(p.sum(1) - 1) > _SUM_TOLERANCE):
         raise ValueError(f"probabilities must sum to 1 in every row, got a sum of {float(p[off][0].sum())!r}")
-    y, p = (_column_numbers(y, p.shape[1]), p) if classes is None else _by_name(y, p, _array(classes))
+    if classes is None:
+        y = _column_numbers(y, p.shape[1])
+    else:
+        names = _array(classes)
+        if names.shape != (p.shape[1],) or len(np.unique(names)) != p.shape[1]:
+            raise ValueError(f"classes must be {p.shape[1]} different names, got shape {names.shape}")
+        y = codes_of(y, names)
+        if (y < 0).any():  # labels that are no class share a last column, without mass
+            p = np.pad(p, ((0, 0), (0, 1)))
     p = np.clip(p, SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY)
     return y, p / p.sum(1, keepdims=True)
 
@@ -213,16 +217,6 @@ def _column_numbers(labels: NDArray, columns: int) -> NDArray[np.intp]:
     return labels.astype(np.intp)
 
 
-def _by_name(labels: NDArray, p: Vector, classes: NDArray) -> tuple[NDArray[np.intp], Vector]:
-    """Column numbers of named labels; names that are not classes get columns of their own, without mass."""
-    if classes.shape != (p.shape[1],) or len(np.unique(classes)) != p.shape[1]:
-        raise ValueError(f"classes must be {p.shape[1]} different names, got shape {classes.shape}")
-    names = np.concatenate([classes, np.setdiff1d(labels, classes)])
-    order = np.argsort(names)
-    p = np.concatenate([p, np.zeros((len(p), names.size - classes.size))], 1)
-    return order[np.searchsorted(names, labels, sorter=order)], p
-
-
 def _phi(z: Vector) -> Vector:
     return np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
 
@@ -232,7 +226,8 @@ def _quantile_integral(u: Vector) -> Vector:
     return -_phi(ndtri(u))
 
 
-def _standardise(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> tuple[Vector, Vector]:
+def standardise(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> tuple[Vector, Vector]:
+    """z = (y − μ)/σ and σ, each ``[n]``, checked."""
     y, mean, std = _vectors(y=y, mean=mean, std=std)
     _require_positive("std", std)
     return (y - mean) / std, std

@@ -124,7 +124,7 @@ def test_a_failing_peer_leaves_the_race(race):
 def test_both_sides_train_one_objective(race, strategy):
     """Same parameters, same rows: our ELBO and gpytorch's agree."""
     pytest.importorskip("gpytorch")
-    from duogp.fitting.fit import fit_replicates
+    from duogp.fitting.table import fit_replicates
     from duogp.models.model import Batch
     from racing.ours import step_settings
     from racing.peers_gpytorch import Training

@@ -184,3 +184,12 @@ def test_the_tasks_of_the_paper_are_a_distribution_of_their_own(tmp_path, monkey
         module = importlib.util.module_from_spec(finder.find_spec(old, []))
     finder.exec_module(module)
     assert module.here and module.__spec__.name == "duogp_tasks.rover"
+
+
+@pytest.mark.parametrize("old", _moved.RENAMED)
+def test_renamed_names_of_a_package_warn_and_give_the_new_object(old):
+    package, _, name = old.rpartition(".")
+    module, _, attribute = _moved.RENAMED[old].rpartition(".")
+    with pytest.warns(DeprecationWarning, match=f"is now duogp.{_moved.RENAMED[old]}"):
+        found = getattr(importlib.import_module(f"duogp.{package}"), name)
+    assert found is getattr(importlib.import_module(f"duogp.{module}"), attribute)

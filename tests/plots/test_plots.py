@@ -120,7 +120,7 @@ def test_predicted_vs_observed_thins_long_tables(forecast):
 
 def test_bad_input_is_named(forecast):
     y, mean, std = forecast
-    with pytest.raises(ValueError, match="one length"):
+    with pytest.raises(ValueError, match="mean has .* values but y has"):
         plots.calibration_plot(y[:-1], mean, std)
     with pytest.raises(ValueError, match="std must be positive"):
         plots.zscore_cdf(y, mean, 0 * std)

@@ -1,5 +1,8 @@
 """q(f): one file per row of the table of bases."""
 
+from typing import Any
+
+from duogp._moved import moved_name
 from duogp.bases.base import Basis
 from duogp.bases.conditional import Conditional
 from duogp.bases.coupled import Coupled
@@ -34,3 +37,7 @@ __all__ = [
     "optimal_decoupled",
     "subspace_kl",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

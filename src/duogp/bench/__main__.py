@@ -7,6 +7,7 @@ import sys
 import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from duogp.bench.report import compare, learned, render
@@ -94,7 +95,7 @@ def print_table(suite: Suite, cells: list[Cell], path: Path, options: Namespace)
     """Print the paper's numbers beside ours."""
     rows = (learned if options.learned else compare)(suite, Results.read(path), cells)
     if options.json:
-        print_now(json.dumps([row.as_dict() for row in rows], indent=2))
+        print_now(json.dumps(list(map(asdict, rows)), indent=2))
     else:
         print_now(render(rows, suite.source))
     return 0

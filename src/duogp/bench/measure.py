@@ -72,18 +72,18 @@ class Stopwatch:
     def __init__(self, device: str) -> None:
         self.device = device
 
-    def __enter__(self) -> Stopwatch:
-        self._synchronize()
-        self._start = time.perf_counter()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None:
-            self._synchronize()
-        self.seconds = time.perf_counter() - self._start
-
-    def _synchronize(self) -> None:
+    def now(self) -> float:
+        """The time when the work given to the device is done."""
         if self.device.startswith("cuda"):
             import torch
 
             torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    def __enter__(self) -> Stopwatch:
+        self.start = self.now()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self.seconds = self.now() - self.start

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from duogp.bench.results import Results, Row
@@ -17,6 +18,8 @@ DERIVED = {"loglik": ("nll", -1.0), "accuracy_percent": ("accuracy", 100.0)}
 #: Everything else is better the lower it is.
 HIGHER_IS_BETTER = frozenset({"loglik", "accuracy", "accuracy_percent"})
 COLUMNS = ("data", "method", "paper", "ours", "splits", "difference", "verdict")
+#: Terminal colours of lines, by verdict: red and faint.
+COLOURS = {"worse": "\033[31m", "not run": "\033[2m"}
 #: Columns of text; all others are numbers.
 TEXTS = frozenset({"data", "method", "verdict"})
 
@@ -33,9 +36,6 @@ class Comparison:
     stderr: float | None
     splits: int
     within: bool | None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @property
     def verdict(self) -> str:
@@ -77,14 +77,17 @@ def within_tolerance(
 def render(rows: Sequence[Comparison], source: str = "", *, rich: bool | None = None) -> str:
     """Aligned text: one block per metric and, under it, how many are within tolerance.
 
-    ``rich``: with colours, by default on a terminal.
+    ``rich``: with colours, by default on a terminal (unless the environment has NO_COLOR).
     """
-    draw = _rich_table if rich or (rich is None and sys.stdout.isatty()) else text_table
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR") if rich is None else rich
     blocks = []
     for metric in dict.fromkeys(row.metric for row in rows):
         chosen = [row for row in rows if row.metric == metric]
-        table = draw(COLUMNS, [_line(row) for row in chosen])
-        blocks.append("\n".join([metric, table, *summary(chosen)]))
+        head, *lines = text_table(COLUMNS, [_line(row) for row in chosen]).split("\n")
+        if coloured:
+            colours = [COLOURS.get(row.verdict) for row in chosen]
+            lines = [f"{c}{line}\033[0m" if c else line for c, line in zip(colours, lines, strict=True)]
+        blocks.append("\n".join([metric, head, *lines, *summary(chosen)]))
     if source:
         blocks.append(f"paper: {source}")
     return "\n\n".join(blocks)
@@ -166,21 +169,3 @@ def text_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     sides = ["<" if name in TEXTS else ">" for name in columns]
     aligned = [[f"{c:{s}{w}}" for c, s, w in zip(line, sides, widths, strict=True)] for line in table]
     return "\n".join("  ".join(line).rstrip() for line in aligned)
-
-
-def _rich_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """The same with colours; without where rich is not installed."""
-    try:
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        return text_table(columns, lines)
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="left" if name in TEXTS else "right")
-    for line in lines:
-        table.add_row(*line, style={"worse": "red", "not run": "dim"}.get(line[-1]))
-    console = Console()
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get().rstrip("\n")

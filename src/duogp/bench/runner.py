@@ -69,6 +69,7 @@ def run(
 
     def finished(job: Job, rows: list[Row]) -> None:
         for cell, row in zip(job, rows, strict=True):
+            append(path, row)
             outcome[row["status"]] += 1
             budget.learn(row)
             report(f"[{sum(outcome.values())}/{len(todo)}] {describe(cell, row)}")
@@ -76,12 +77,9 @@ def run(
     queue = budget.affordable(jobs(todo, replicates))
     if workers == 1:
         for job in queue:
-            rows = execute(job, device)
-            for row in rows:
-                append(path, row)
-            finished(job, rows)
+            finished(job, execute(job, device))
     else:
-        run_in_processes(queue, min(workers, max(len(todo), 1)), path, device, execute, finished)
+        run_in_processes(queue, min(workers, max(len(todo), 1)), device, execute, finished)
     return Summary(outcome["ok"], outcome["failed"], Results.read(path).missing(cells))
 
 

@@ -7,14 +7,12 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from duogp.bench.results import Row, append
 from duogp.bench.rows import begin_row, failure
 
 if TYPE_CHECKING:
+    from duogp.bench.results import Row
     from duogp.bench.runner import Execute, Job
 
 JOIN_SECONDS = 5.0
@@ -29,12 +27,11 @@ class Worker:
 
     job: Job
 
-    def __init__(self, path: Path, device: str, execute: Execute, threads: int) -> None:
+    def __init__(self, device: str, execute: Execute, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
+        self.device = device
         self.channel, theirs = context.Pipe()
-        self.process: SpawnProcess = context.Process(
-            target=serve, args=(theirs, path, device, execute, threads), daemon=True
-        )
+        self.process = context.Process(target=serve, args=(theirs, device, execute, threads), daemon=True)
         self.process.start()
         theirs.close()  # so that the pipe ends when the process does
 
@@ -44,14 +41,14 @@ class Worker:
         with suppress(OSError):
             self.channel.send(job)
 
-    def rows(self) -> list[Row]:
-        """The rows of the job it was given."""
+    def rows(self) -> tuple[list[Row], bool]:
+        """The rows of its job, and whether the process still runs; where it does not, those of a failure."""
         try:
-            rows: list[Row] = self.channel.recv()
+            return self.channel.recv(), True
         except (EOFError, OSError):
             self.process.join(JOIN_SECONDS)
-            raise WorkerDied(f"the worker ended with exit code {self.process.exitcode}") from None
-        return rows
+            died = failure(WorkerDied(f"the worker ended with exit code {self.process.exitcode}"))
+            return [begin_row(cell, self.device) | died for cell in self.job], False
 
     def stop(self) -> None:
         """Close the pipe, on which the process ends; terminate it if it does not."""
@@ -65,41 +62,31 @@ class Worker:
 def run_in_processes(
     queue: Iterator[Job],
     workers: int,
-    path: Path,
     device: str,
     execute: Execute,
     finished: Callable[[Job, list[Row]], None],
 ) -> None:
     """Run the jobs of a queue, in its order, in so many processes at once on one device."""
     threads = max(1, (os.cpu_count() or 1) // workers) if device == "cpu" else 0
-    busy: dict[Connection, Worker] = {}
+    busy: dict[object, Worker] = {}
 
     def next_job(worker: Worker | None) -> None:
-        job = next(queue, None)
-        if job is None:
-            if worker is not None:
-                worker.stop()
-            return
-        worker = worker or Worker(path, device, execute, threads)
-        busy[worker.channel] = worker
-        worker.give(job)
+        if (job := next(queue, None)) is not None:
+            worker = worker or Worker(device, execute, threads)
+            busy[worker.channel] = worker
+            worker.give(job)
+        elif worker is not None:
+            worker.stop()
 
     try:
         for _ in range(workers):
             next_job(None)
         while busy:
-            for channel in wait(list(busy)):
-                worker = busy[channel]  # type: ignore[index]
-                alive = True
-                try:
-                    rows = worker.rows()
-                except WorkerDied as error:
-                    alive = False
-                    rows = [begin_row(cell, device) | failure(error) for cell in worker.job]
-                    for row in rows:
-                        append(path, row)
+            for channel in wait([worker.channel for worker in busy.values()]):
+                worker = busy.pop(channel)
+                rows, alive = worker.rows()
+                if not alive:
                     worker.stop()
-                del busy[worker.channel]
                 finished(worker.job, rows)
                 next_job(worker if alive else None)
     finally:
@@ -108,17 +95,12 @@ def run_in_processes(
             worker.stop()
 
 
-def serve(channel: Connection, path: Path, device: str, execute: Execute, threads: int) -> None:
-    """The loop of a worker process: receive a job, append its rows, send them back."""
+def serve(channel: Connection, device: str, execute: Execute, threads: int) -> None:
+    """The loop of a worker process: receive a job, send back its rows."""
     if threads:
         import torch
 
         torch.set_num_threads(threads)
-    try:
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         while True:
-            rows = execute(channel.recv(), device)
-            for row in rows:
-                append(path, row)
-            channel.send(rows)
-    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
-        return
+            channel.send(execute(channel.recv(), device))

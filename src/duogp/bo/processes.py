@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases import FrozenPosterior, clamp_variance
-from duogp.numerics.factorisation import project
+from duogp.numerics.factorisation import jittered_root, project
 
 #: Added to a covariance that is conditioned on, relative to its prior: the rounding of c.
 ROUNDING = 1e-10
@@ -149,7 +149,10 @@ class Conditioned(Process):
         covariance = base.covariance(self.points, self.points)
         self.noise = noise.expand(*covariance.shape[:-3], *y.shape[-2:])
         rounding = ROUNDING * base.prior_variance(x)
-        self.root = _cholesky(covariance + torch.diag_embed(self.noise + rounding))
+        noisy = covariance + torch.diag_embed(self.noise + rounding)
+        scale = noisy.diagonal(dim1=-2, dim2=-1).detach().mean(-1)
+        failure = "the new observations cannot be conditioned on: their covariance is singular"
+        self.root = jittered_root(noisy, scale, first=0.0, last=1e-3, failure=failure)
         innovation = y - self.points.mean
         self.target = y
         self.white = torch.linalg.solve_triangular(self.root, innovation.unsqueeze(-1), upper=False)
@@ -188,20 +191,6 @@ class Conditioned(Process):
             return before(x) + (cross @ weights[(slice(None), *[None] * more)]).squeeze(-1)
 
         return path
-
-
-def _cholesky(matrix: Tensor) -> Tensor:
-    """The Cholesky factor, with as much jitter as it takes."""
-    scale = matrix.diagonal(dim1=-2, dim2=-1).detach().mean(-1)[..., None, None]
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    jitter = 0.0
-    while True:
-        root, info = torch.linalg.cholesky_ex(matrix + jitter * scale * eye)
-        if not bool((info != 0).any()):
-            return root
-        if jitter > 1e-3:
-            raise ValueError("the new observations cannot be conditioned on: their covariance is singular")
-        jitter = max(10 * jitter, 1e-10)
 
 
 def _in_batches(values: Tensor, x: Tensor, dim: int) -> Tensor:

@@ -7,7 +7,7 @@ import typer
 
 from duogp.cli.errors import print_line
 from duogp.cli.options import AsJson, Device, Quiet, Seed, settings_of
-from duogp.cli.output import number, print_json, print_pairs
+from duogp.cli.output import number, print_pairs, show
 
 
 def bo(
@@ -39,13 +39,20 @@ def bo(
     as_json: AsJson = False,
 ) -> None:
     """Optimise a task by TuRBO with any model, or go on with a run that was stopped."""
-    settings = settings_of(set_)
-    if device is not None:
-        settings["device"] = device
-    report = run_task(
+    import duogp.sklearn  # noqa: F401  # before the clock starts
+    from duogp.bo import optimise, result_of
+    from duogp.bo.journal import EVALUATIONS, FIGURE, read_options
+
+    settings = settings_of(set_) | ({} if device is None else {"device": device})
+    verbose = not (quiet or as_json)
+    before = 0 if read_options(output) is None else len(result_of(output))
+    if before and verbose:
+        print_line(f"going on after {before} evaluations in {output}")
+    start = time.perf_counter()
+    found = optimise(
         task,
-        output,
-        method=method,
+        method,
+        folder=output,
         evaluations=evaluations,
         batch_size=batch_size,
         regions=regions,
@@ -54,27 +61,10 @@ def bo(
         perturbed=perturbed,
         seed=seed,
         task_options=settings_of(task_set),
-        verbose=not (quiet or as_json),
+        verbose=verbose,
         **settings,
     )
-    if as_json:
-        print_json(report)
-    elif not quiet:
-        print_report(report)
-
-
-def run_task(task: str, output: str, *, verbose: bool = False, **options: Any) -> dict[str, Any]:
-    """Report of a run of `duogp.bo.optimise` in the folder ``output``."""
-    import duogp.sklearn  # noqa: F401  # before the clock starts
-    from duogp.bo import optimise, result_of
-    from duogp.bo.journal import EVALUATIONS, FIGURE, read_options
-
-    before = 0 if read_options(output) is None else len(result_of(output))
-    if before and verbose:
-        print_line(f"going on after {before} evaluations in {output}")
-    start = time.perf_counter()
-    found = optimise(task, folder=output, verbose=verbose, **options)
-    return {
+    report = {
         "task": task,
         "method": found.method,
         "evaluations": len(found),
@@ -87,6 +77,7 @@ def run_task(task: str, output: str, *, verbose: bool = False, **options: Any) -
         "output": output,
         "files": [EVALUATIONS, FIGURE],
     }
+    show(report, as_json, quiet, print_report)
 
 
 def print_report(report: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from duogp.cli.model_folder import SavedModel, open_model, rows_with_target
 from duogp.cli.options import AsJson, DataFile, Device, ModelFolder
-from duogp.cli.output import print_json, print_pairs
+from duogp.cli.output import print_pairs, show
 from duogp.cli.scores import Scores, metric_pairs, metrics_of, score_rows
 
 
@@ -16,10 +16,9 @@ def evaluate(model: ModelFolder, data: DataFile, device: Device = None, as_json:
     scores = score_file(saved, data)
     saved.report_unseen()
     found, rows = metrics_of(saved.gp, scores), len(scores["y"])
-    if as_json:
-        print_json({"model": model, "data": data, "rows": rows, **found})
-    else:
-        print_pairs(f"{model} on {data}", [("rows", f"{rows:,}"), *metric_pairs(found)])
+    report = {"model": model, "data": data, "rows": rows, **found}
+    pairs = [("rows", f"{rows:,}"), *metric_pairs(found)]
+    show(report, as_json, False, lambda _: print_pairs(f"{model} on {data}", pairs))
 
 
 def score_file(saved: SavedModel, data: str) -> Scores:

@@ -1,5 +1,6 @@
 """`duogp explain`: relevance and effects of the columns, and the parts of the predictive variance."""
 
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from duogp.cli.model_folder import SavedModel, open_model, relevance
 from duogp.cli.options import AsJson, Device, ModelFolder
-from duogp.cli.output import number, percent, print_json, print_pairs, print_rows
+from duogp.cli.output import number, percent, print_pairs, print_rows, show
 
 #: Rows of which the effect of shuffling a column is measured.
 SHUFFLED_ROWS = 2000
@@ -29,10 +30,7 @@ def explain(
         X = saved.schema.encode(saved.table(data)).matrix
         variance = variance_parts(saved.gp.predict(X))
         report |= {"rows": len(X), "effect": effects(saved, X), "variance": variance}
-    if as_json:
-        print_json(report)
-    else:
-        _print(saved, report)
+    show(report, as_json, False, partial(_print, saved))
 
 
 def effects(saved: SavedModel, X: NDArray, seed: int = 0) -> dict[str, float]:

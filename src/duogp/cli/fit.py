@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from duogp.cli.errors import note
 from duogp.cli.model_folder import relevance, rows_with_target, save_model
 from duogp.cli.options import AsJson, DataFile, Device, Quiet, Seed, names_of, settings_of
-from duogp.cli.output import number, percent, print_json, print_pairs, some
-from duogp.cli.scores import chunks, metric_pairs, metrics_of, score_rows
+from duogp.cli.output import number, percent, print_pairs, show, some
+from duogp.cli.scores import metric_pairs, metrics_of, score_rows
 
 
 def fit(
@@ -52,7 +52,12 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Fit a model to a table and save it."""
-    given = {
+    import duogp.sklearn  # noqa: F401  # before the clock starts
+    from duogp.tables import Schema, read_table
+
+    start = time.perf_counter()
+    folder, settings = Path(output), settings_of(set_)
+    parameters = {
         "method": method,
         "num_inducing": num_inducing,
         "likelihood": likelihood,
@@ -63,49 +68,14 @@ def fit(
         "random_state": seed,
         "verbose": not (quiet or as_json),
     }
-    report = fit_file(
-        data,
-        target,
-        Path(output),
-        parameters={name: value for name, value in given.items() if value is not None},
-        settings=settings_of(set_),
-        columns={
-            "missing": missing,
-            "drop": names_of(drop),
-            "category": names_of(category),
-            "weights": weights,
-            "classify": classify or is_class_likelihood(likelihood),
-        },
-        test_fraction=test_fraction,
-        seed=seed,
-        force=force,
-    )
-    if as_json:
-        print_json(report)
-    elif not quiet:
-        print_report(report)
-
-
-def fit_file(
-    data: str,
-    target: str,
-    folder: Path,
-    *,
-    parameters: dict[str, Any],
-    settings: dict[str, Any],
-    columns: dict[str, Any],
-    test_fraction: float,
-    seed: int,
-    force: bool,
-) -> dict[str, Any]:
-    """Report of a fit: the table is read, the model fitted, tested and saved.
-
-    ``parameters``: of the estimator; ``columns``: keywords of `Schema.learn`.
-    """
-    import duogp.sklearn  # noqa: F401  # before the clock starts
-    from duogp.tables import Schema, read_table
-
-    start = time.perf_counter()
+    parameters = {name: value for name, value in parameters.items() if value is not None}
+    columns: dict[str, Any] = {
+        "missing": missing,
+        "drop": names_of(drop),
+        "category": names_of(category),
+        "weights": weights,
+        "classify": classify or is_class_likelihood(likelihood),
+    }
     require_free(folder, force)
     if seed < 0:
         raise ValueError(f"--seed must not be negative, got {seed}")
@@ -144,7 +114,7 @@ def fit_file(
         "validation_nll": estimator.history_.validation_nll,
         "notes": [text for text in estimator.history_.notes if text not in estimator.reasons_],
         "test_rows": len(test),
-        "test": metrics_of(gp, score_rows(gp, chunks(schema.encode(rows.take(test)).matrix, y[test])))
+        "test": metrics_of(gp, score_rows(gp, [(schema.encode(rows.take(test)).matrix, y[test])]))
         if len(test)
         else None,
     }
@@ -155,7 +125,7 @@ def fit_file(
         note(f"{target!r} is the same in every row: there is nothing to learn")
     if gp.classes is None and values == 2:
         note(f"{target!r} has two values only; --classify would predict their probabilities")
-    return report
+    show(report, as_json, quiet, print_report)
 
 
 def require_free(folder: Path, force: bool) -> None:

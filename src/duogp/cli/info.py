@@ -6,13 +6,13 @@ from typing import Any
 from duogp.cli.fit import num_inducing_of
 from duogp.cli.model_folder import open_model
 from duogp.cli.options import AsJson, ModelFolder
-from duogp.cli.output import number, print_json, print_pairs, some
+from duogp.cli.output import number, print_pairs, show, some
 from duogp.cli.scores import metric_pairs
 
 
 def info(model: ModelFolder, as_json: AsJson = False) -> None:
     """Method, settings, columns, versions and size of a saved model."""
-    (print_json if as_json else _print)(describe(model))
+    show(describe(model), as_json, False, _print)
 
 
 def describe(folder: str) -> dict[str, Any]:

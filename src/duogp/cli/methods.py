@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from duogp.cli.options import AsJson
-from duogp.cli.output import console, print_json
+from duogp.cli.output import console, show
 
 COLUMNS = ("name", "citation", "basis", "q", "objective", "is_bound", "variational_parameters", "summary")
 
@@ -17,7 +17,7 @@ def methods(as_json: AsJson = False) -> None:
     from duogp.methods import METHODS
 
     rows = [{name: name_of(getattr(method, name, None)) for name in COLUMNS} for method in METHODS.values()]
-    (print_json if as_json else print_methods)(rows)
+    show(rows, as_json, False, print_methods)
 
 
 def name_of(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import typer
@@ -13,8 +13,12 @@ from rich.text import Text
 from duogp.bench.results import finite
 
 
-def print_json(value: Any) -> None:
-    typer.echo(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+def show(report: Any, as_json: bool, quiet: bool, in_words: Callable[[Any], None]) -> None:
+    """The report of a command: as JSON, or printed by ``in_words`` unless the user wants it quiet."""
+    if as_json:
+        typer.echo(json.dumps(finite(report), indent=2, ensure_ascii=False, allow_nan=False))
+    elif not quiet:
+        in_words(report)
 
 
 def console() -> Console:

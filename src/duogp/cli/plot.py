@@ -8,7 +8,7 @@ import typer
 from duogp.cli.errors import print_line
 from duogp.cli.model_folder import open_model
 from duogp.cli.options import AsJson, Device, ModelFolder, Quiet, names_of
-from duogp.cli.output import print_json
+from duogp.cli.output import show
 
 KINDS = ("predicted", "calibration", "zscore", "history", "relevance", "variance", "slices", "all")
 ENDINGS = (".png", ".pdf", ".svg", ".jpg")
@@ -48,7 +48,5 @@ def plot(
     figure = Panels(saved, data, names_of(columns)).draw(kind)
     figure.savefig(path, dpi=150)
     plt.close(figure)
-    if as_json:
-        print_json({"model": model, "data": data, "kind": kind, "output": output})
-    elif not quiet:
-        print_line(f"{kind} of {model} to {output}")
+    report = {"model": model, "data": data, "kind": kind, "output": output}
+    show(report, as_json, quiet, lambda _: print_line(f"{kind} of {model} to {output}"))

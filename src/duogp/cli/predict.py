@@ -14,7 +14,7 @@ from duogp.bench.results import finite
 from duogp.cli.errors import print_line
 from duogp.cli.model_folder import SavedModel, open_model
 from duogp.cli.options import AsJson, DataFile, Device, ModelFolder, Quiet, names_of, probabilities_of
-from duogp.cli.output import print_json
+from duogp.cli.output import show
 from duogp.tables import format_of, table_writer
 from duogp.tables.arrow import arrow
 
@@ -66,12 +66,10 @@ def predict(
             write(out)
     if not quiet:
         saved.report_unseen()
-    if output is None:
-        return
-    if as_json:
-        print_json({"rows": rows, "output": output, "columns": out.column_names})
-    elif not quiet:
-        print_line(f"{rows:,} rows to {output}: {', '.join(out.column_names)}")
+    if output is not None:
+        report = {"rows": rows, "output": output, "columns": out.column_names}
+        line = f"{rows:,} rows to {output}: {', '.join(out.column_names)}"
+        show(report, as_json, quiet, lambda _: print_line(line))
 
 
 def number_columns(

@@ -1,6 +1,6 @@
 """Metrics of a model on rows whose targets are known, from predictions made in chunks of rows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,6 @@ TITLES = {
 }
 
 Scores = dict[str, NDArray]  # one value per row: y, and what is predicted for it
-
-
-def chunks(X: NDArray, y: NDArray, size: int = 65_536) -> Iterator[tuple[NDArray, NDArray]]:
-    """Inputs and targets, some rows at a time."""
-    return ((X[i : i + size], y[i : i + size]) for i in range(0, len(y), size))
 
 
 def score_rows(gp: Any, pieces: Iterable[tuple[NDArray, NDArray]]) -> Scores:
@@ -88,10 +83,5 @@ def metrics_of(gp: Any, scores: Scores) -> dict[str, float]:
 
 def metric_pairs(found: dict[str, float]) -> list[tuple[str, str]]:
     """Metrics for `print_pairs`; shares in per cent."""
-    return [
-        (
-            TITLES.get(name, name),
-            percent(value) if name.startswith(("coverage", "accuracy")) else number(value),
-        )
-        for name, value in found.items()
-    ]
+    shares = ("coverage", "accuracy")
+    return [(TITLES.get(n, n), percent(v) if n.startswith(shares) else number(v)) for n, v in found.items()]

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from duogp.data.validation import is_missing, require_length
+
 MAX_CLASSES = 1000
 
 
@@ -22,14 +24,13 @@ def as_labels(y: Any, n: int, name: str = "y") -> NDArray:
         values = values[:, 0]
     if values.ndim != 1:
         raise ValueError(f"{name}: expected one class label per row, shape ({n},), got shape {values.shape}")
-    if len(values) != n:
-        raise ValueError(f"{name} has {len(values)} rows but X has {n}: lengths must agree")
+    require_length(values, n, name)
     if values.dtype.kind == "c":
         raise ValueError(f"{name}: Complex data not supported, expected class labels")
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise ValueError(f"{name} contains labels that are NaN or inf: every row needs a class")
     if values.dtype.kind == "O":
-        missing = [i for i, v in enumerate(values) if _is_missing(v)]
+        missing = [i for i, v in enumerate(values) if is_missing(v)]
         if missing:
             raise ValueError(f"{name}: row {missing[0]} has no label ({values[missing[0]]!r})")
         kinds = {str if isinstance(v, str) else float for v in values.tolist()}
@@ -37,13 +38,6 @@ def as_labels(y: Any, n: int, name: str = "y") -> NDArray:
             raise ValueError(f"{name} mixes text and numbers; labels must be of one type")
         values = values.astype(str) if kinds == {str} else np.asarray(values.tolist())
     return values
-
-
-def _is_missing(value: Any) -> bool:
-    """None, NaN, and pandas' NA and NaT."""
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, float) and value != value
 
 
 def encode(labels: NDArray, name: str = "y") -> tuple[NDArray[np.float64], NDArray]:

@@ -62,7 +62,7 @@ def as_target(y: Any, n: int, name: str = "y") -> NDArray:
     array, labels = _to_array(y, name)
     if array.ndim not in (1, 2):
         raise ValueError(f"{name}: expected shape [n] or [n, P], got {array.shape}")
-    _require_length(array, n, name)
+    require_length(array, n, name)
     if array.ndim == 2 and array.shape[1] == 0:
         raise ValueError(f"{name}: found 0 outputs (shape={array.shape}) while a minimum of 1 is required")
     _require_finite(array, labels, name)
@@ -78,7 +78,7 @@ def as_row_vector(
         array = np.full(n, array)
     if array.ndim != 1:
         raise ValueError(f"{name}: expected one number per row, shape ({n},), got shape {array.shape}")
-    _require_length(array, n, name)
+    require_length(array, n, name)
     _require_finite(array, labels, name)
     bad = np.flatnonzero(array < 0 if allow_zero else array <= 0)
     if bad.size:
@@ -163,7 +163,7 @@ def _from_objects(array: NDArray, name: str, label: str | None) -> NDArray[np.fl
         value, row = array[index], index[0] if index else 0
         column = label if label is not None else (index[1] if len(index) > 1 else None)
         where = name if column is None else f"{name}, column {column!r}"
-        if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        if is_missing(value):
             out[index] = np.nan
             continue
         if isinstance(value, str | bytes | complex | np.complexfloating):
@@ -183,7 +183,14 @@ def _from_objects(array: NDArray, name: str, label: str | None) -> NDArray[np.fl
     return out
 
 
-def _require_length(array: NDArray, n: int, name: str) -> None:
+def is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN, or pandas' NA or NaT."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float) and value != value
+
+
+def require_length(array: NDArray, n: int, name: str) -> None:
     if array.shape[0] != n:
         raise ValueError(f"{name} has {array.shape[0]} rows but X has {n}: lengths must agree")
 

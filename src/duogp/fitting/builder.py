@@ -138,9 +138,8 @@ class Builder:
 
     def _choose_points(self, table: Table) -> None:
         """Inducing points for each set of rows; β values share them."""
-        plan, settings, dims = self.plan, self.settings, table.x.shape[1]
+        plan, settings = self.plan, self.settings
         recipe = plan.method.recipe
-        prior = initial_kernel(settings, torch.ones(dims))
         own = settings.extra_init
         spreads: list[Tensor] = []
         points: list[Tensor] = []
@@ -166,7 +165,7 @@ class Builder:
                 if more is not None:
                     extra.append(select_inducing(own or name, x, more, kernel=kernel, generator=generator))
             self._states.append(generator.get_state())
-        generalised = any(isinstance(part, GeneralisedRBF) for part in prior.modules())
+        generalised = any(isinstance(part, GeneralisedRBF) for part in kernel.modules())
         generalised = generalised and not recipe.points_are_rows
         self.inducing = self._stack(points, generalised)
         self.spread = torch.stack(spreads).repeat_interleave(self.grid, 0).unsqueeze(1)  # [R, 1, d]
@@ -208,12 +207,11 @@ class Builder:
 def _scalers(data: Dataset, plan: Plan) -> tuple[list[Scaler], list[Scaler]]:
     """Of inputs and targets, for every set of training rows."""
     X, y, settings = data.X[:, plan.columns], data.target.values, plan.settings
-    categorical = initial_kernel(settings, torch.ones(X.shape[1])).categorical_columns(X.shape[1])
     scale_y = bool(settings.standardize) and data.target.kind == "real"
     x_scalers, y_scalers = [], []
     for part in plan.train:
         weights = None if data.weights is None else data.weights[part]
-        x_scalers.append(_scaler(X[part], settings.standardize, weights, categorical))
+        x_scalers.append(_scaler(X[part], settings.standardize, weights, plan.categorical))
         y_scalers.append(_scaler(y[part], scale_y, weights))
     return x_scalers, y_scalers
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -60,6 +59,7 @@ class Plan:
     num_inducing: int = NUM_INDUCING
     num_extra: int | None = None  # of the second set of points; None: there is none
     inducing_init: str = "kmeans"
+    categorical: frozenset[int] = frozenset()  # of the used columns, those of category codes
     reasons: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -138,7 +138,8 @@ def make_plan(
     early = validation is not None if settings.early_stopping is None else settings.early_stopping
     training = _training(method, settings, n, solver, early, likelihood)
     used = _used_columns(data, settings, train) if columns is None else columns
-    num, more, name = choose_points(method, settings, n, int(used.sum()))
+    categorical = category_columns(settings, int(used.sum()))
+    num, more, name = choose_points(method, settings, n, categorical)
     own_validation = data.validation_rows is None
     return Plan(
         method,
@@ -155,6 +156,7 @@ def make_plan(
         num,
         more,
         name,
+        categorical,
         reasons,
     )
 
@@ -295,8 +297,15 @@ def _omega(settings: Settings, n: int, closed: bool) -> str:
     return omega
 
 
-def choose_points(method: Method, settings: Settings, n: int, dims: int) -> tuple[int, int | None, str]:
-    """How many inducing points, how many of the second set, and who chooses them."""
+def category_columns(settings: Settings, dims: int) -> frozenset[int]:
+    """The columns, of so many, whose values the kernel takes for category codes."""
+    return frozenset(initial_kernel(settings, torch.ones(dims)).categorical_columns(dims))
+
+
+def choose_points(
+    method: Method, settings: Settings, n: int, categorical: frozenset[int]
+) -> tuple[int, int | None, str]:
+    """Number of inducing points, number in the second set, and the name of their initialiser."""
     if method.recipe.points_are_rows:
         return n, None, "all rows"
     asked = [name for name in ("num_inducing", "num_extra") if (getattr(settings, name) or 0) > n]
@@ -305,8 +314,8 @@ def choose_points(method: Method, settings: Settings, n: int, dims: int) -> tupl
             f"{name} is {getattr(settings, name)}, but there are {n} training rows: using no more than those"
         )
         warnings.warn(message, DataWarning, stacklevel=5)
-    codes = initial_kernel(settings, torch.ones(dims)).categorical_columns(dims)
-    name = settings.inducing_init or ("random" if codes else "kmeans")  # means of codes are no categories
+    # Means of category codes are no categories.
+    name = settings.inducing_init or ("random" if categorical else "kmeans")
     num = min(settings.num_inducing or NUM_INDUCING, n)
     more = None if settings.num_extra is None else min(settings.num_extra, n)
     if not method.has_second_block:
@@ -389,51 +398,3 @@ def _warm_start(
         natural_rate=None,
         steps=None,
     )
-
-
-# -- settings that a method does not read --------------------------------------------------------------------
-
-
-def check_settings(method: Method, settings: Settings, given: Mapping[str, object]) -> None:
-    """Settings that a method has no use for: an error where that changes what is meant, else a warning."""
-    recipe = method.recipe
-    if not recipe.has_omega and any(as_list(settings.beta2)):
-        raise ValueError(f"beta2 weighs Ω, which only decoupled conditionals have; {method.name!r} has none")
-    if method.data_term.needs_powers and not is_gaussian(settings):
-        raise ValueError(f"{method.name!r} needs a Gaussian likelihood, got {settings.likelihood!r}")
-    if recipe.points_are_rows and (len(as_list(settings.beta1)) > 1 or settings.beta1 != 1):
-        raise ValueError(f"beta1 weighs a KL, and {method.name!r} has none")
-    if settings.epochs is not None and settings.steps is not None:
-        raise ValueError("epochs and steps both say how long to train: give one of them")
-    if unused := [name for name in given if name in _unread(method, settings)]:
-        warnings.warn(
-            f"{method.name!r} has no use for {', '.join(unused)}: ignored", DataWarning, stacklevel=4
-        )
-
-
-#: Settings that only some bases, q(u) or objectives read, see `Method.options`.
-PARTICULAR = frozenset().union(*(m.options for m in METHODS.values() if not m.is_baseline)) - {"beta2"}
-
-
-def _unread(method: Method, settings: Settings) -> set[str]:
-    """Names of the settings that make no difference to this method."""
-    idle = set(PARTICULAR - method.options)
-    if not method.has_extra_points:
-        idle |= {"num_extra", "extra_init"}
-    if not method.is_deep:
-        idle |= {"num_layers", "hidden_width", "num_samples"}
-    if not method.has_network:
-        idle |= {"widths", "mean_widths", "extractor", "activation", "normalisation", "weight_decay"}
-    if "extractor" not in method.defaults:
-        idle |= {"extractor", "mean_extractor", "inducing_space"}
-    if method.has_network_mean:
-        idle |= {"mean"}
-    if method.recipe.points_are_rows:
-        idle |= {"num_inducing", "inducing_init", "learn_inducing", "batch_size", "beta1", "log_prior"}
-    if settings.solver in ("closed-form", "stochastic"):
-        idle |= {"natural_rate", "mean_rule"}
-    if isinstance(settings.likelihood, Likelihood):
-        idle |= {"initial_noise", "noise_floor", "learn_noise"}
-    if not isinstance(settings.kernel, str):
-        idle |= {"ard", "output_scale", "initial_lengthscale", "initial_scale"}
-    return idle

@@ -16,6 +16,8 @@ from duogp.numerics.triangles import inverse_of_lower
 
 #: Jitter relative to the mean prior variance, by working precision (MATH §11 C5): the smallest that is safe.
 JITTER = {torch.float64: 1e-6, torch.float32: 1e-4}
+#: The largest relative jitter that failures raise it to.
+MAX_JITTER = 1e-1
 
 
 def norm2(phi: Tensor) -> Tensor:
@@ -41,6 +43,25 @@ def lower_root_of_inverse(P: Tensor) -> tuple[Tensor, Tensor]:
     L, info = torch.linalg.cholesky_ex(P.flip((-2, -1)))
     U = L.flip((-2, -1))
     return inverse_of_lower(U.mT), info
+
+
+def jittered_root(
+    K: Tensor, scale: Tensor, *, first: float = 1e-10, last: float = 1e-2, failure: str
+) -> Tensor:
+    """L with L Lᵀ = K + ε s I, outside training: a covariance K [..., n, n] with entries of size s [...].
+
+    ε is ``first``, then 1e-10 or ten times the value before, until there is a factor; beyond ``last`` it is a
+    ValueError with the message ``failure``.
+    """
+    eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
+    jitter = first
+    while True:
+        L, info = torch.linalg.cholesky_ex(K + jitter * scale[..., None, None] * eye)
+        if not bool((info != 0).any()):
+            return L
+        if jitter > last:
+            raise ValueError(failure)
+        jitter = max(10 * jitter, 1e-10)
 
 
 class Factor(NamedTuple):
@@ -174,6 +195,12 @@ class Numerics(nn.Module):
         value, info = _InverseQuadratic.apply(K, G)
         self.note(info)
         return value
+
+    @torch.no_grad()
+    def raise_jitter(self, which: Tensor, limit: float = MAX_JITTER) -> None:
+        """Ten times the jitter, up to ``limit``, for the replicates ``which`` [R]; no jitter is lowered."""
+        raised = torch.maximum(self.jitter, (self.jitter * 10).clamp(self.least_jitter, limit))
+        self.jitter.copy_(torch.where(which.unsqueeze(-1), raised, self.jitter))
 
     def note(self, info: Tensor) -> None:
         """Record a failed factorisation (info [R, ...] ≠ 0) in `failed`, without a synchronisation."""

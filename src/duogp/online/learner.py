@@ -26,8 +26,8 @@ from duogp.online.start import Scales, first_model
 from duogp.online.stepper import Stepper
 from duogp.posterior.gp import GP
 from duogp.posterior.prediction import ClassPrediction, Prediction
-from duogp.training.guard import Guard
 from duogp.training.history import History
+from duogp.training.loop import settle
 
 #: Noise at the start, as a share of the variance of y. The paper has 1, its code 1/100 (MATH §6.4). At the
 #: default learning rate 1 falls slowly where there is little noise, and 1/100 is overconfident for hundreds
@@ -191,7 +191,8 @@ class OnlineGP:
             history = copy.deepcopy(self._history)
             history.rollbacks = self._stepper.rollbacks
             history.jitter = float(model.numerics.jitter.max())
-            frozen = _factorisable(copy.deepcopy(model))
+            frozen = copy.deepcopy(model)
+            settle(frozen)
             frozen.basis.keep_record = False
             self._gp = GP(
                 frozen,
@@ -304,17 +305,3 @@ def _settings_of(gp: GP) -> dict[str, Any]:
     default = Settings()
     kept = {name: getattr(gp.settings, name) for name in vars(default) if name not in IDLE_SETTINGS}
     return {name: v for name, v in kept.items() if v is not None and v != getattr(default, name)}
-
-
-@torch.no_grad()
-def _factorisable(model: Model) -> Model:
-    """The model with the jitter raised until its matrices factorise."""
-    numerics = model.numerics
-    while True:
-        numerics.failed.zero_()
-        model.factors()
-        bad = bool(numerics.failed.any())
-        numerics.failed.zero_()
-        if not bad or bool((numerics.jitter >= Guard.MAX_JITTER).all()):
-            return model
-        numerics.jitter.mul_(10).clamp_(numerics.least_jitter, Guard.MAX_JITTER)

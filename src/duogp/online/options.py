@@ -7,8 +7,8 @@ import warnings
 from typing import Any
 
 from duogp.errors import DataWarning
+from duogp.fitting.checks import check_settings
 from duogp.fitting.factories import is_gaussian
-from duogp.fitting.plan import check_settings
 from duogp.methods import Method
 from duogp.methods.settings import Settings, as_list
 

@@ -17,7 +17,7 @@ from duogp.data.scaling import Scaler
 from duogp.data.targets import Target
 from duogp.fitting.builder import Builder
 from duogp.fitting.dataset import Dataset
-from duogp.fitting.plan import Plan, choose_points
+from duogp.fitting.plan import Plan, category_columns, choose_points
 from duogp.methods import Method
 from duogp.methods.settings import Settings, as_list
 from duogp.models.model import Batch, Model
@@ -89,7 +89,8 @@ def first_model(
     if noise_share is not None:
         settings = settings.but(initial_noise=noise_share * variance)
     seed, columns, rows = settings.random_state, np.ones(X.shape[1], dtype=bool), np.arange(len(X))
-    num, more, name = choose_points(method, settings, len(X), X.shape[1])
+    categorical = category_columns(settings, X.shape[1])
+    num, more, name = choose_points(method, settings, len(X), categorical)
     plan = Plan(
         method,
         settings,
@@ -103,6 +104,7 @@ def first_model(
         num_inducing=num,
         num_extra=more,
         inducing_init=name,
+        categorical=categorical,
     )
     builder = Builder(Dataset(X, target, None, weights, [rows], None, [seed], None), plan)
     medians = median_distances(builder.x_scalers[0].transform(X), np.random.default_rng(seed))

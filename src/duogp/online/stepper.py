@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from duogp.errors import NumericalWarning
 from duogp.inference.natural import NaturalGradient
 from duogp.models.model import Batch, Model
+from duogp.numerics.factorisation import MAX_JITTER
 from duogp.online.adam import GrowingAdam
 from duogp.online.growth import Grown
 from duogp.training.guard import Guard
@@ -158,15 +159,13 @@ class Stepper:
             t.copy_(value)
         self._since_snapshot = 0
         numerics = self.model.numerics
-        jitter = numerics.jitter
         # A loss that is not finite may come from a negative residual variance: a little more jitter.
-        limit = Guard.MAX_JITTER if factorisation else Guard.MAX_SUSPECT_JITTER
-        raised = (jitter * 10).clamp(numerics.least_jitter, limit)
-        if not factorisation or bool((jitter >= limit).all()):
+        limit = MAX_JITTER if factorisation else Guard.MAX_SUSPECT_JITTER
+        if not factorisation or bool((numerics.jitter >= limit).all()):
             self.rate_factor *= 0.5
-        jitter.copy_(torch.maximum(jitter, raised))
+        numerics.raise_jitter(torch.ones_like(numerics.failed), limit)
         self.rollbacks += 1
-        now = f"relative jitter now {float(jitter.max()):.0e}, learning rate × {self.rate_factor:g}"
+        now = f"relative jitter now {float(numerics.jitter.max()):.0e}, learning rate × {self.rate_factor:g}"
         logger.info("a step was refused; back to the last good state, %s", now)
         if self.rollbacks == 1:
             warnings.warn(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
-from duogp.metrics import CALIBRATION_BINS, LEVELS
+from duogp.metrics import CALIBRATION_BINS, LEVELS, standardise
 from duogp.plots.style import (
     BLUE,
     INK,
@@ -137,14 +137,7 @@ def _limits(*values: NDArray) -> tuple[float, float]:
 
 def zscores(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> NDArray[np.float64]:
     """Sorted (y − mean)/std."""
-    target, centre, spread = (np.asarray(v, dtype=np.float64).ravel() for v in (y, mean, std))
-    if not (len(target) == len(centre) == len(spread) > 0):
-        raise ValueError(
-            f"y, mean and std must have one length above 0, got {len(target)}, {len(centre)}, {len(spread)}"
-        )
-    if not (spread > 0).all():
-        raise ValueError(f"std must be positive, got a minimum of {spread.min()}")
-    return np.sort((target - centre) / spread)
+    return np.sort(standardise(np.ravel(y), np.ravel(mean), np.ravel(std))[0])
 
 
 # -- classes -----------------------------------------------------------------------------------------------
@@ -158,6 +151,8 @@ def reliability_plot(
     ``codes`` [n]: the true columns of ``probabilities`` [n, C]. Whiskers are Wilson's 95 % intervals, grey
     bars a histogram. Calibrated predictions are on the diagonal, overconfident ones below it.
     """
+    from scipy.stats import binomtest
+
     ax = new_axes(ax, (3.9, 4.0), "Calibration of probabilities")
     p = np.asarray(probabilities, dtype=np.float64)
     top = p.max(1)
@@ -166,7 +161,8 @@ def reliability_plot(
     ax.bar(edges[:-1], rows / len(top), np.diff(edges), align="edge", color="#e4e4e4", lw=0, zorder=0)
     bins = np.array_split(np.argsort(top, kind="stable"), int(np.clip(len(top) // 15, 1, 10)))
     x, share = (np.array([v[part].mean() for part in bins]) for v in (top, hit))
-    low, high = _wilson(share, np.array([len(part) for part in bins]))
+    tests = [binomtest(int(hit[part].sum()), len(part)) for part in bins]
+    low, high = np.transpose([test.proportion_ci(method="wilson") for test in tests])
     reference(ax, [0, 1], [0, 1])
     color = next_color(ax)
     ax.vlines(x, low, high, color=color, lw=1, alpha=0.5)
@@ -177,14 +173,6 @@ def reliability_plot(
     return legend_if(ax, label)
 
 
-def _wilson(share: NDArray, rows: NDArray) -> tuple[NDArray, NDArray]:
-    """Wilson's interval of a share: (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)."""
-    z = float(ndtri(0.975))
-    centre, half = share + z**2 / (2 * rows), z * np.sqrt(share * (1 - share) / rows + (z / (2 * rows)) ** 2)
-    scale = 1 + z**2 / rows
-    return (centre - half) / scale, (centre + half) / scale
-
-
 def confusion_plot(
     codes: ArrayLike, predicted: ArrayLike, classes: ArrayLike, ax: Axes | None = None
 ) -> Axes:
@@ -193,15 +181,15 @@ def confusion_plot(
     size = len(names)
     side = float(np.clip(1.6 + 0.55 * size, 3.4, 9.0))
     ax = new_axes(ax, (side + 0.4, side), "True and predicted classes")
-    counts = np.zeros((size, size))
-    np.add.at(counts, (np.asarray(codes), np.asarray(predicted)), 1)
+    pairs = size * np.asarray(codes) + np.asarray(predicted)
+    counts = np.bincount(pairs, minlength=size**2).reshape(size, size)
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     ax.imshow(shares, cmap=shades(BLUE), vmin=0, vmax=1.35)
     if size <= 12:
         for (i, j), count in np.ndenumerate(counts):
             if count:
                 ink = "white" if shares[i, j] > 0.45 else INK
-                ax.text(j, i, f"{int(count):,}", ha="center", va="center", color=ink, fontsize=8)
+                ax.text(j, i, f"{count:,}", ha="center", va="center", color=ink, fontsize=8)
     tilt = size > 4 and max(map(len, names)) > 5
     step = max(1, size // 20)
     turned: dict[str, Any] = {"rotation": 45, "ha": "right"} if tilt else {}

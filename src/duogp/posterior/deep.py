@@ -16,9 +16,9 @@ from duogp.likelihoods import Density
 from duogp.models.deep import DeepModel
 from duogp.models.layers import Frozen
 from duogp.models.sample_mixture import MixtureDensity, mixture_moments
-from duogp.posterior.deep_sampling import joint_draws, path_draws
 from duogp.posterior.gp import GP, _count, _find, _generator, _plain
 from duogp.posterior.prediction import ClassPrediction, Prediction
+from duogp.posterior.sampling import joint_draws, path_draws
 
 #: Rows up to which `sample` factorises joint covariances, one for each draw and layer.
 JOINT_ROWS = 300

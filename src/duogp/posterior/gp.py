@@ -26,6 +26,7 @@ from duogp.methods.settings import Settings
 from duogp.models.model import Model
 from duogp.numerics.parameters import Positive
 from duogp.posterior.prediction import ClassPrediction, Prediction
+from duogp.posterior.sampling import root_of_joint
 from duogp.saveable import Saveable
 from duogp.training.history import History
 
@@ -277,20 +278,7 @@ class GP(Saveable):
         return self._draws_to_user(values)
 
     def _joint_draws(self, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
-        mean, residual, explained = self.posterior.joint(x[None, None])
-        covariance = (residual + explained).double()
-        scale = self.posterior.prior.diag(x[None, None]).mean(-1).expand(covariance.shape[:-2])
-        eye = torch.eye(len(x), dtype=covariance.dtype, device=x.device)
-        jitter = 1e-10
-        while True:
-            L, info = torch.linalg.cholesky_ex(covariance + (jitter * scale)[..., None, None] * eye)
-            if not bool((info != 0).any()):
-                break
-            if jitter > 1e-2:
-                raise ValueError(
-                    "the joint covariance of these rows cannot be factorised: use kind='pathwise'"
-                )
-            jitter *= 10
+        mean, L = root_of_joint(self.posterior, x[None, None])
         xi = torch.randn(n, *mean.shape, generator=generator, dtype=torch.float64).to(x.device)
         return (mean + (L @ xi.unsqueeze(-1)).squeeze(-1))[:, 0]
 

@@ -1,5 +1,8 @@
-"""The loop, its problems, its backends and its safety net."""
+"""Training: the loop, what a step computes, how it is executed, recovery from numerical failures."""
 
+from typing import Any
+
+from duogp._moved import moved_name
 from duogp.training.feed import Minibatches, Scaling, Table, chunks
 from duogp.training.history import History, Record
 from duogp.training.loop import Callback, Progression, TrainingPlan, conditions, in_epochs, settle, train
@@ -27,3 +30,7 @@ __all__ = [
     "settle",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

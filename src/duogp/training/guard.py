@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from duogp.models.model import Model
+from duogp.numerics.factorisation import MAX_JITTER
 from duogp.training.backends import StepBackend
 
 logger = logging.getLogger("duogp")
 
 
 class Guard:
-    MAX_JITTER = 1e-1
     MAX_SUSPECT_JITTER = 1e-3  # where no factorisation failed
     MAX_ROLLBACKS = 25
 
@@ -79,7 +79,8 @@ class Guard:
         if bool((self._bad & ~curable).any()) or self.rollbacks % 3 == 2:
             self.rate_factor *= 0.5
         suspect = self._bad & (self.model.numerics.jitter.squeeze(-1) < self.MAX_SUSPECT_JITTER)
-        self.raise_jitter(curable | suspect)
+        self.model.numerics.raise_jitter(curable | suspect)
+        self.rollbacks += 1
         logger.info(
             "rolled back to the last good state; relative jitter now %.1e, learning rate × %g",
             float(self.model.numerics.jitter.max()),
@@ -90,13 +91,4 @@ class Guard:
     @property
     def at_limit(self) -> Tensor:
         """Which replicates have all the jitter they may get, [R]."""
-        return self.model.numerics.jitter.squeeze(-1) >= self.MAX_JITTER
-
-    @torch.no_grad()
-    def raise_jitter(self, bad: Tensor) -> None:
-        """Ten times the jitter for the replicates concerned; the others keep theirs."""
-        numerics = self.model.numerics
-        jitter = numerics.jitter
-        raised = torch.maximum(jitter, (jitter * 10).clamp(numerics.least_jitter, self.MAX_JITTER))
-        jitter.copy_(torch.where(bad.unsqueeze(-1), raised, jitter))
-        self.rollbacks += 1
+        return self.model.numerics.jitter.squeeze(-1) >= MAX_JITTER

@@ -1,13 +1,12 @@
-"""What happened during training: one record per epoch, and a picture of it."""
+"""What happened during training: one record per epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from duogp.saveable import Plottable
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class Record:
 
 
 @dataclass(repr=False)
-class History:
+class History(Plottable):
     """The course of one fit."""
 
     records: list[Record] = field(default_factory=list)
@@ -63,9 +62,3 @@ class History:
             "jitter": self.jitter,
             "total_seconds": self.seconds,
         }
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Loss and validation NLL against epochs."""
-        from duogp.plots import history_plot
-
-        return history_plot(self, ax=ax)

@@ -13,6 +13,7 @@ import torch
 from duogp.errors import NumericalWarning
 from duogp.inference.natural import NaturalGradient
 from duogp.models.model import Batch, Model
+from duogp.numerics.factorisation import MAX_JITTER
 from duogp.training.backends import Backend, is_capturable, make_backend
 from duogp.training.guard import Guard
 from duogp.training.history import History, Record
@@ -244,13 +245,17 @@ def in_epochs(
 
 
 @torch.no_grad()
-def settle(model: Model, problem: Problem, guard: Guard | None = None) -> None:
-    """Leave with jitter under which the final state factorises and the final q(u) is finite."""
+def settle(model: Model, problem: Problem | None = None, guard: Guard | None = None) -> None:
+    """Leave with jitter under which the final state factorises and the final q(u) is finite.
+
+    ``problem``: what solves for q(u); None: q(u) stays.
+    """
     failed = model.numerics.failed
     restored = False
     while True:
         failed.zero_()
-        problem.finish()
+        if problem is not None:
+            problem.finish()
         model.factors()
         bad = failed.clone()
         failed.zero_()
@@ -258,10 +263,8 @@ def settle(model: Model, problem: Problem, guard: Guard | None = None) -> None:
             bad |= ~torch.isfinite(p.reshape(model.replicates, -1).sum(1))
         if not bool(bad.any()):
             return
-        jitter = model.numerics.jitter
-        at_limit = jitter.squeeze(-1) >= Guard.MAX_JITTER
-        if not bool((bad & at_limit).any()):
-            jitter.copy_(torch.where(bad.unsqueeze(-1), (jitter * 10).clamp(1e-12, Guard.MAX_JITTER), jitter))
+        if not bool((bad & (model.numerics.jitter.squeeze(-1) >= MAX_JITTER)).any()):
+            model.numerics.raise_jitter(bad)
             if guard is not None:
                 guard.rollbacks += 1
         elif guard is not None and not restored:  # the last steps went where nothing helps

@@ -7,8 +7,9 @@ from typing import Any
 
 from duogp.fitting.auto import RacePlan, choose, plan_race, race
 from duogp.fitting.builder import Builder, start_from
+from duogp.fitting.checks import check_settings
 from duogp.fitting.dataset import Dataset, with_seed
-from duogp.fitting.plan import Plan, check_settings, make_plan
+from duogp.fitting.plan import Plan, make_plan
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings
 from duogp.posterior.gp import GP

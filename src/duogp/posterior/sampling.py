@@ -1,4 +1,4 @@
-"""Functions drawn from a deep posterior: a draw of every layer, composed.
+"""Functions drawn from a posterior, and from a deep one: a draw of every layer, composed.
 
 Joint draws factorise the covariance of all rows in each layer, once for every draw of its inputs. Pathwise
 draws are compositions of functions (Matheron's rule in each layer), at linear cost, with random features.
@@ -13,20 +13,18 @@ from torch import Tensor
 
 from duogp.bases import FrozenPosterior
 from duogp.models.layers import Frozen
-
-#: Relative jitter of a joint covariance: where it starts, and where there is no more hope.
-FIRST_JITTER, LAST_JITTER = 1e-10, 1e-2
+from duogp.numerics.factorisation import jittered_root
 
 
 def joint_draws(stages: Sequence[Frozen], x: Tensor, n: int, generator: torch.Generator) -> Tensor:
     """n draws of the last layer's latent functions at rows x [1, 1, rows, d]: [n, latents, rows]."""
     inputs = [x]  # shared by all draws in the first layer, then one for each
     for stage in stages:
-        laws = [_joint(stage, h) for h in inputs]
-        mean, root = laws[0]
+        laws = [root_of_joint(stage.form, h) for h in inputs]
         draws = []
         for i in range(n):
             mean, root = laws[i % len(laws)]
+            mean = mean + stage.layer.mean(inputs[i % len(laws)])
             xi = torch.randn(mean.shape, generator=generator, dtype=torch.float64).to(mean.device)
             draws.append(mean + (root @ xi.unsqueeze(-1)).squeeze(-1))
         inputs = [f.mT.unsqueeze(1) for f in draws]
@@ -56,20 +54,10 @@ def _means(stage: Frozen, inputs: Tensor) -> Tensor:
     return mean.unflatten(-1, (draws, rows)).movedim(-2, 0)
 
 
-def _joint(stage: Frozen, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean [1, latents, rows] and a root of the joint covariance."""
-    mean, residual, explained = stage.form.joint(x)
-    return mean + stage.layer.mean(x), _root(stage.form, residual + explained, x)
-
-
-def _root(form: FrozenPosterior, covariance: Tensor, x: Tensor) -> Tensor:
-    scale = form.prior.diag(x).mean(-1).expand(covariance.shape[:-2])[..., None, None]
-    eye = torch.eye(x.shape[-2], dtype=covariance.dtype, device=x.device)
-    jitter = FIRST_JITTER
-    while True:
-        root, info = torch.linalg.cholesky_ex(covariance + jitter * scale * eye)
-        if not bool((info != 0).any()):
-            return root
-        if jitter > LAST_JITTER:
-            raise ValueError("the joint covariance of these rows cannot be factorised: use kind='pathwise'")
-        jitter *= 10
+def root_of_joint(form: FrozenPosterior, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean [1, latents, rows] without the prior's, and a root of the covariance, at x [1, 1, rows, d]."""
+    mean, residual, explained = form.joint(x)
+    covariance = (residual + explained).double()
+    scale = form.prior.diag(x).mean(-1).expand(covariance.shape[:-2])
+    failure = "the joint covariance of these rows cannot be factorised: use kind='pathwise'"
+    return mean, jittered_root(covariance, scale, failure=failure)

@@ -1,0 +1,77 @@
+"""`duogp.plan`: what `fit` would do, without doing it, and why."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import duogp
+from duogp.fitting.auto import RacePlan
+from duogp.fitting.plan import Plan
+from helpers.fit_tables import table
+
+
+@pytest.mark.parametrize(
+    "method", ["svgp", "dcsvgp", "solvegp", "ppgpr", "coupled-nat", "exact", "svgp-dkl", "dgp"]
+)
+def test_the_plan_is_what_fit_does(method):
+    X, y = table()
+    given = {"steps": 2} | ({} if method == "exact" else {"num_inducing": 7})
+    plan = duogp.plan(X, y, method, **given)
+    gp = duogp.fit(X, y, method, **given)
+    assert isinstance(plan, Plan)
+    assert gp.history.solver == plan.solver
+    assert gp.settings.solver == plan.solver
+    assert gp.model.basis.inducing.shape[-2] == plan.num_inducing
+    assert float(gp.model.num_data[0]) == plan.train.shape[1]
+    assert [(gp.settings.beta1, gp.settings.beta2)] == plan.betas
+    assert (plan.validation is not None) == (gp.history.validation_nll is not None)
+
+
+def test_a_plan_can_be_printed_and_gives_reasons():
+    X, y = table()
+    text = str(duogp.plan(X, y, "dcsvgp", num_inducing=7))
+    lines = {line.split()[0]: line for line in text.splitlines()}
+    assert "closed-form" in lines["solver"] and "q(u) has a formula" in lines["solver"]
+    assert "to validate" in lines["rows"] and "overfits" in lines["rows"]
+    assert "7 by kmeans" in lines["num_inducing"]
+    assert "closed-form steps of svgp" in lines["warm_start"]
+    poisson = str(duogp.plan(X, np.abs(np.round(3 * y)), "svgp", likelihood="poisson"))
+    assert "natural" in poisson and "not Gaussian" in poisson
+
+
+def test_nothing_is_trained():
+    X, y = table()
+    calls = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("duogp.fitting.table.train", lambda *args: calls.append(args))
+        duogp.plan(X, y, "dcsvgp")
+    assert not calls
+
+
+def test_auto_shows_its_rule_or_its_race():
+    X, y = table()
+    small = duogp.plan(X, y, "auto")
+    assert isinstance(small, Plan)
+    assert small.method.name == "sgpr"
+    assert "rows are few" in small.reasons["method"]
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 2))
+    race = duogp.plan(X, X[:, 0], "auto")
+    assert isinstance(race, RacePlan)
+    assert {"ppgpr-chol", "dcsvgp"} <= {method.name for method in race.candidates}
+    assert f"{race.seconds:.0f} s" in str(race)
+
+
+@pytest.mark.parametrize(("method", "why"), [("mc-dropout", "trains networks"), ("svdgp", "from a stream")])
+def test_methods_that_are_not_fitted_to_a_table_are_refused(method, why):
+    with pytest.raises(ValueError, match=why):
+        duogp.plan(*table(), method)
+
+
+def test_a_plan_meets_the_errors_of_the_fit():
+    X, y = table()
+    with pytest.raises(ValueError, match="solver='closed-form' is not possible"):
+        duogp.plan(X, y, "ppgpr", solver="closed-form")
+    with pytest.raises(TypeError, match="unknown setting"):
+        duogp.plan(X, y, "svgp", num_inducin=3)
