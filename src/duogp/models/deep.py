@@ -23,7 +23,7 @@ from duogp.bases.frozen import FrozenPosterior
 from duogp.bases.marginals import Marginals
 from duogp.likelihoods.base import Likelihood
 from duogp.models.draws import LayerDraws
-from duogp.models.layers import Layer, LayerLike, Live, Penalised, Stage, propagate
+from duogp.models.layers import Layer, LayerLike, LiveLayer, PenalisedLayer, Stage, propagate
 from duogp.models.mixing import LinearMixing
 from duogp.models.model import Batch, Model
 from duogp.models.sample_mixture import MixtureDensity, mixture_moments, over_samples
@@ -103,9 +103,9 @@ class DeepModel(Model):
         """Marginals of every layer in turn, [S, R, width, n], at rows x [R, n, d]."""
         return propagate(self.live() if stages is None else stages, x, self.draws)
 
-    def live(self, factors: Sequence[Any] | None = None) -> list[Live]:
+    def live(self, factors: Sequence[Any] | None = None) -> list[LiveLayer]:
         factors = self.factors() if factors is None else factors
-        return [Live(layer, f) for layer, f in zip(self.layers, factors, strict=True)]
+        return [LiveLayer(layer, f) for layer, f in zip(self.layers, factors, strict=True)]
 
     def sample_marginals(self, x: Tensor, factors: Sequence[Any] | None = None) -> Marginals:
         """What the likelihood sees given each sample of the hidden layers: [S, R, outputs, n]."""
@@ -120,11 +120,11 @@ class DeepModel(Model):
         """log p(y | x, data) of every row, [R, n]: the log-mean-exp over samples."""
         factors = self.factors() if factors is None else factors
         out = []
-        for rows in self._slabs(batch.x.shape[-2]):
-            f = self.sample_marginals(batch.x[:, rows], factors)
-            noise = None if batch.noise is None else batch.noise[..., rows]
-            density = MixtureDensity(self.likelihood.bind(noise))
-            out.append(density.log_predictive(batch.y[..., rows], f.mean, f.variance))
+        in_slabs = not (self.training or torch.is_grad_enabled())
+        for part in batch.split(self.rows_at_once()) if in_slabs else [batch]:
+            f = self.sample_marginals(part.x, factors)
+            density = MixtureDensity(self.likelihood.bind(part.noise))
+            out.append(density.log_predictive(part.y, f.mean, f.variance))
         return torch.cat(out, -1)
 
     def rows_at_once(self) -> int:
@@ -137,10 +137,6 @@ class DeepModel(Model):
         )
         return max(16, SLAB // (self.replicates * self.samples * points))
 
-    def _slabs(self, n: int) -> list[slice]:
-        size = n if self.training or torch.is_grad_enabled() else self.rows_at_once()
-        return [slice(start, start + size) for start in range(0, n, size)]
-
     # -- the loss --------------------------------------------------------------------------------------------
 
     def sum_terms(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -151,7 +147,7 @@ class DeepModel(Model):
         layers = self.layers
         factors = [None] * len(layers) if factors is None else factors
         stages = [
-            Penalised(
+            PenalisedLayer(
                 layer,
                 f,
                 self.numerics,
@@ -175,12 +171,8 @@ class DeepModel(Model):
 
     def frozen_layers(self, dtype: torch.dtype = torch.float64) -> list[FrozenPosterior]:
         """Every layer frozen, factorised in the given precision (without prior means)."""
-        numerics = self.numerics
-        previous, numerics.dtype = numerics.dtype, dtype
-        try:
+        with self.numerics.in_precision(dtype):
             return [layer.basis.frozen(f) for layer, f in zip(self.layers, self.factors(), strict=True)]
-        finally:
-            numerics.dtype = previous
 
     def frozen(self, dtype: torch.dtype = torch.float64) -> FrozenPosterior:
         if len(self.hidden):

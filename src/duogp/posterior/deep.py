@@ -14,7 +14,7 @@ from duogp.bases import FrozenPosterior, Marginals
 from duogp.data.arriving import Arriving
 from duogp.likelihoods import Density
 from duogp.models.deep import DeepModel
-from duogp.models.layers import Frozen
+from duogp.models.layers import FrozenLayer
 from duogp.models.sample_mixture import MixtureDensity, mixture_moments
 from duogp.posterior.gp import GP, _count, _find, _generator, _plain
 from duogp.posterior.prediction import ClassPrediction, Prediction
@@ -41,7 +41,7 @@ class DeepGP(GP):
     """
 
     model: DeepModel
-    _stages: list[Frozen] | None = None
+    _stages: list[FrozenLayer] | None = None
 
     @property
     def posterior(self) -> FrozenPosterior:
@@ -56,11 +56,11 @@ class DeepGP(GP):
         return [stage.form for stage in self._frozen]
 
     @property
-    def _frozen(self) -> list[Frozen]:
+    def _frozen(self) -> list[FrozenLayer]:
         if self._stages is None:
             with torch.no_grad():
                 forms = self.model.frozen_layers(torch.float64)
-            self._stages = [Frozen(layer, f) for layer, f in zip(self.model.layers, forms, strict=True)]
+            self._stages = [FrozenLayer(layer, f) for layer, f in zip(self.model.layers, forms, strict=True)]
         return self._stages
 
     # -- prediction ------------------------------------------------------------------------------------------

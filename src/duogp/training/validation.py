@@ -19,7 +19,7 @@ def mean_nll(model: Model, batch: Batch) -> Tensor:
     model.numerics.failed.zero_()
     factors = model.factors()
     total = torch.zeros(model.replicates, dtype=torch.float64, device=batch.x.device)
-    for part in _pieces(batch, CHUNK):
+    for part in batch.split(CHUNK):
         density = model.log_predictive(part, factors).double()
         total += (density if part.weight is None else density * part.weight).sum(-1)
     bad = model.numerics.failed.clone()
@@ -28,19 +28,6 @@ def mean_nll(model: Model, batch: Batch) -> Tensor:
     rows = batch.x.shape[-2] if batch.weight is None else batch.weight.double().sum(-1)
     nll = -total / rows
     return torch.where(bad | ~torch.isfinite(nll), torch.inf, nll)
-
-
-def _pieces(batch: Batch, size: int) -> list[Batch]:
-    n = batch.x.shape[-2]
-    return [
-        Batch(
-            batch.x[:, i : i + size],
-            batch.y[..., i : i + size],
-            None if batch.noise is None else batch.noise[..., i : i + size],
-            None if batch.weight is None else batch.weight[..., i : i + size],
-        )
-        for i in range(0, n, size)
-    ]
 
 
 class BestState:
