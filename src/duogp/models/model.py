@@ -111,6 +111,10 @@ class Model(nn.Module):
 
     # -- the loss --------------------------------------------------------------------------------------------
 
+    def forward(self, batch: Batch) -> Tensor:
+        """The loss, for `torch.func.functional_call`."""
+        return self.loss(batch)
+
     def loss(self, batch: Batch) -> Tensor:
         """The negative objective per datum, [R]: −(1/B) Σ data + (1/N)(β₁KL + β₂Ω − log prior)."""
         if self.training:
