@@ -44,6 +44,10 @@ class Basis(nn.Module, ABC):
     extra_points: Literal["none", "optional", "block"] = "none"
     #: number of parameters of the mean: "M", "E" (points of the second set) or "M + E"
     mean_size = "M"
+    #: whether q has a covariance on the second block too
+    has_second_covariance = False
+    #: whether layers of a deep GP may be built of it
+    can_be_layer = True
     #: whether the optimal q(u) under Gaussian noise is that of `inference.closed_form`: the mean is linear
     #: in q.mean, the explained variance quadratic in L_S, the KL that of `prior_root` and `mean_prior_root`
     has_closed_form = False

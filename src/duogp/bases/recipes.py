@@ -86,9 +86,17 @@ class Recipe:
     @classmethod
     def of(cls, basis: type[Basis]) -> Recipe:
         """The recipe of a class, by its `build` and class attributes."""
-        binds = basis.q_of is not Basis.q_of
-        parts = basis.build, basis.options, basis.extra_points, basis.mean_size
-        return cls(basis.__name__, basis, *parts, binds_q=binds)
+        return cls(
+            basis.__name__,
+            basis,
+            basis.build,
+            basis.options,
+            basis.extra_points,
+            basis.mean_size,
+            basis.has_second_covariance,
+            binds_q=basis.q_of is not Basis.q_of,
+            can_be_layer=basis.can_be_layer,
+        )
 
     def __getattr__(self, name: str) -> Any:
         """Traits of the class: has_closed_form, has_omega, points_are_rows, …"""

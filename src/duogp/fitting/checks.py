@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 
 from duogp.errors import DataWarning
-from duogp.fitting.factories import is_gaussian
+from duogp.fitting.factories import likelihood_traits
 from duogp.likelihoods import Likelihood
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings, as_list
@@ -17,7 +17,7 @@ def check_settings(method: Method, settings: Settings, given: Mapping[str, objec
     recipe = method.recipe
     if not recipe.has_omega and any(as_list(settings.beta2)):
         raise ValueError(f"beta2 weighs Ω, which only decoupled conditionals have; {method.name!r} has none")
-    if method.data_term.needs_powers and not is_gaussian(settings):
+    if method.data_term.needs_powers and not likelihood_traits(settings).has_powers:
         raise ValueError(f"{method.name!r} needs a Gaussian likelihood, got {settings.likelihood!r}")
     if recipe.points_are_rows and (len(as_list(settings.beta1)) > 1 or settings.beta1 != 1):
         raise ValueError(f"beta1 weighs a KL, and {method.name!r} has none")

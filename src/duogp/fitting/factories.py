@@ -41,13 +41,18 @@ def target_kind(settings: Settings) -> str:
     return "classes" if name == CLASSES else LIKELIHOODS[name].target
 
 
-def is_gaussian(settings: Settings) -> bool:
-    """Whether the likelihood is Gaussian with one noise variance, so that q(u) has a closed form."""
+def likelihood_traits(settings: Settings) -> Likelihood | type[Likelihood]:
+    """An object with the traits of the likelihood asked for: itself, or the class behind its name."""
     spec = settings.likelihood
     if isinstance(spec, Likelihood):
-        return spec.is_gaussian
+        return spec
     name = likelihood_name(spec)
-    return name != CLASSES and LIKELIHOODS[name].is_gaussian
+    return Likelihood if name == CLASSES else LIKELIHOODS[name]  # no trait holds for classes of any number
+
+
+def is_gaussian(settings: Settings) -> bool:
+    """Whether the likelihood is Gaussian with one noise variance, so that q(u) has a closed form."""
+    return likelihood_traits(settings).is_gaussian
 
 
 def make_likelihood(

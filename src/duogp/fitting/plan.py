@@ -228,7 +228,7 @@ def closed_form_obstacle(method: Method, settings: Settings) -> str | None:
     if not method.recipe.has_closed_form:
         return f"the basis of {method.name!r} declares no closed form"
     if not method.q_class.has_closed_form:
-        return f"the covariance of {method.name!r} is {method.q}"
+        return f"the covariance of {method.name!r} is {method.q_name}"
     if method.has_network:
         return f"{method.name!r} trains a network, which a solved q(u) lets overfit"
     if method.is_deep:
@@ -252,10 +252,11 @@ def choose_solver(method: Method, settings: Settings, n: int, reasons: dict[str,
     if method.recipe.points_are_rows and asked != "closed-form":
         raise ValueError(f"{method.name!r} is a closed form: it has no solver {asked!r}")
     natural = method.recipe.has_natural_gradient and method.q_class.has_natural_gradient
+    if asked == "natural" and not method.q_class.has_natural_gradient:
+        found = f"that of {method.name!r} is {method.q_name}"
+        raise ValueError(f"solver='natural' needs a q(u) with a full covariance; {found}")
     if asked == "natural" and not natural:
-        raise ValueError(
-            f"solver='natural' needs a q(u) with a full covariance; that of {method.name!r} is {method.q}"
-        )
+        raise ValueError(f"solver='natural' is not possible: the basis of {method.name!r} declares none")
     if asked != "auto":
         reasons["solver"] = "asked for" if settings.solver != "auto" else f"part of {method.name!r}"
         return asked
