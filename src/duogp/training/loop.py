@@ -21,7 +21,7 @@ from duogp.training.history import History, Record
 from duogp.training.problems import ClosedForm, Problem
 from duogp.training.progress import Progress
 from duogp.training.schedules import Schedule, constant, ramp
-from duogp.training.threads import modest_threads
+from duogp.training.threads import full_precision, modest_threads
 from duogp.training.validation import BestState, mean_nll
 
 
@@ -78,13 +78,8 @@ def train(
 @contextmanager
 def conditions(model: Model, problem: Problem) -> Iterator[None]:
     """Precision and threads while steps are taken."""
-    precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")  # TF32 in φ makes variances negative (MATH §11 C3)
-    try:
-        with modest_threads(model, problem.rows_at_once):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(precision)
+    with full_precision(), modest_threads(model, problem.rows_at_once):
+        yield
 
 
 def in_epochs(
@@ -128,7 +123,9 @@ class _Run:
         self.total_steps = plan.steps or plan.epochs * problem.steps_per_epoch
         self.epochs = -(-self.total_steps // problem.steps_per_epoch)
         self.check_every = max(1, min(plan.check_every, self.total_steps // 20))  # no rollback undoes it all
-        self.natural = None if plan.natural_rate is None else _natural_gradient(model, plan)
+        self.natural = None
+        if plan.natural_rate is not None:
+            self.natural = natural_gradient(model, plan.natural_rate, plan.mean_rule)
         self.backend = make_backend(
             plan.backend,
             problem,
@@ -266,16 +263,16 @@ class _Run:
         return self.histories
 
 
-def _natural_gradient(model: Model, plan: TrainingPlan) -> NaturalGradient:
-    assert plan.natural_rate is not None
+def natural_gradient(model: Model, rate: float, mean_rule: str) -> NaturalGradient:
+    """Natural gradients on the q(u) of a model, by the always-positive rule where they need it."""
     # A log-concave ELBO or VFITC keeps the precision positive by itself, predictive objectives do not.
     safe = model.objective.keeps_precision_positive and model.likelihood.is_log_concave
     return NaturalGradient(
         model.basis,
         model.num_data,
-        plan.natural_rate,
+        rate,
         always_positive=not safe,
-        mean_rule=plan.mean_rule,
+        mean_rule=mean_rule,
         beta1=model.beta1,
     )
 

@@ -34,9 +34,9 @@ class Progress:
             self._bar.start()
         return self
 
-    def advance(self, status: str) -> None:
+    def advance(self, status: str, steps: int = 1) -> None:
         if self._bar is not None:
-            self._bar.update(self._task, advance=1, status=status)
+            self._bar.update(self._task, advance=steps, status=status)
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:

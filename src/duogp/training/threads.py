@@ -1,4 +1,4 @@
-"""How many CPU threads a training step is worth."""
+"""Precision of products and number of CPU threads while training steps are taken."""
 
 from __future__ import annotations
 
@@ -14,6 +14,17 @@ from duogp.models.model import Model
 #: operations takes up to thirty times as long (measured), and on a free machine a second thread gains no more
 #: than a fifth at this size.
 ONE_THREAD = 40_000_000
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Products of float32 in full precision: TF32 in φ makes variances negative (MATH §11 C3)."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager

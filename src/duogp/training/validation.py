@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -18,16 +20,21 @@ def mean_nll(model: Model, batch: Batch) -> Tensor:
     model.eval()  # Monte Carlo likelihoods then have one fixed set of draws
     model.numerics.failed.zero_()
     factors = model.factors()
-    total = torch.zeros(model.replicates, dtype=torch.float64, device=batch.x.device)
-    for part in batch.split(CHUNK):
-        density = model.log_predictive(part, factors).double()
-        total += (density if part.weight is None else density * part.weight).sum(-1)
+    nll = weighted_nll(lambda part: model.log_predictive(part, factors), batch, CHUNK)
     bad = model.numerics.failed.clone()
     model.train(was_training)
     model.numerics.failed.copy_(failed_before)
-    rows = batch.x.shape[-2] if batch.weight is None else batch.weight.double().sum(-1)
-    nll = -total / rows
     return torch.where(bad | ~torch.isfinite(nll), torch.inf, nll)
+
+
+@torch.no_grad()
+def weighted_nll(density: Callable[[Batch], Tensor], batch: Batch, size: int) -> Tensor:
+    """−Σ w log p / Σ w of the rows, [*]; ``density``: log p [*, n] of a batch, of at most ``size`` rows."""
+    total = torch.zeros((), dtype=torch.float64, device=batch.x.device)
+    for part in batch.split(size):
+        log_p = density(part).double()
+        total = total + (log_p if part.weight is None else log_p * part.weight).sum(-1)
+    return -total / (batch.x.shape[-2] if batch.weight is None else batch.weight.double().sum(-1))
 
 
 class BestState:
