@@ -114,11 +114,9 @@ def antithetic(draws: Tensor) -> Tensor:
 def for_rows(draws: Tensor, n: int) -> Tensor:
     """Draws [..., P] of n rows, column i mod P for row i: [..., n]; a single column serves all rows."""
     columns = draws.shape[-1]
-    if columns == 1:
-        return draws
-    return (
-        draws.repeat(*(1,) * (draws.dim() - 1), -(-n // columns))[..., :n] if n > columns else draws[..., :n]
-    )
+    if 1 < columns < n:
+        draws = torch.cat([draws] * -(-n // columns), -1)
+    return draws[..., :n]
 
 
 def samples(draws: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

@@ -18,17 +18,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from duogp.bases.base import Basis
 from duogp.bases.frozen import FrozenPosterior
 from duogp.bases.marginals import Marginals
-from duogp.likelihoods.base import Likelihood
 from duogp.models.draws import LayerDraws
 from duogp.models.layers import Layer, LayerLike, LiveLayer, PenalisedLayer, Stage, propagate
-from duogp.models.mixing import LinearMixing
 from duogp.models.model import Batch, Model
 from duogp.models.sample_mixture import MixtureDensity, mixture_moments, over_samples
-from duogp.numerics.factorisation import Numerics
-from duogp.objectives import Objective
 
 #: Numbers held at once for one layer's features in evaluation, where S samples multiply the rows.
 SLAB = 2**24
@@ -38,34 +33,25 @@ class DeepModel(Model):
     """R replicates of a deep GP. Without hidden layers it is `Model`.
 
     ``samples`` of the hidden layers in a training step, ``eval_samples`` (fixed) otherwise; ``columns`` rows
-    of a batch have draws of their own, further ones repeat them.
+    of a batch have draws of their own, further ones repeat them. ``last``: the arguments of `Model`.
     """
 
     def __init__(
         self,
         hidden: Sequence[Layer],
         *,
-        mean: nn.Module,
-        basis: Basis,
-        likelihood: Likelihood,
-        objective: Objective,
-        numerics: Numerics,
-        num_data: int,
-        beta1: Tensor | float = 1.0,
-        beta2: Tensor | float = 0.0,
-        mixing: LinearMixing | None = None,
         samples: int = 1,
         eval_samples: int = 128,
         columns: int = 1024,
+        **last: Any,
     ) -> None:
-        super().__init__(mean, basis, likelihood, objective, numerics, num_data, beta1, beta2, mixing)
+        super().__init__(**last)
         self.hidden = nn.ModuleList(hidden)
         self.draws: LayerDraws | None = None
         if len(hidden):
             widths = [layer.width for layer in hidden]
-            self.draws = LayerDraws(
-                widths, self.replicates, samples, eval_samples, columns, dtype=numerics.dtype
-            )
+            dtype = self.numerics.dtype
+            self.draws = LayerDraws(widths, self.replicates, samples, eval_samples, columns, dtype)
         has_omega = any(layer.basis.has_omega for layer in self.layers)
         self.uses_omega = has_omega and bool((self.beta2 != 0).any())
         self._has_priors = any(getattr(m, "prior", None) is not None for m in self.modules())
