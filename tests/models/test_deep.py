@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 from duogp.bases import Basis, Conditional, Coupled, LayerComponents, TwoBlock
 from duogp.models.deep import DeepModel
-from duogp.models.layers import Penalised
+from duogp.models.layers import PenalisedLayer
 from duogp.models.model import Batch, Model
 from duogp.models.sample_mixture import log_mean_exp
 from duogp.objectives import GammaRobust, Objective, elbo, predictive, vfitc
@@ -134,7 +134,7 @@ def test_penalties_are_summed_over_layers(kind: str) -> None:
         expected = expected + layer.basis.kl(f, layer.basis.q_of(f)).sum(-1)
     if kind == "dgp-dc":
         stages = [
-            Penalised(layer, f, model.numerics, with_omega=True)
+            PenalisedLayer(layer, f, model.numerics, with_omega=True)
             for layer, f in zip(model.layers, factors, strict=True)
         ]
         inputs = [batch.x[None]]

@@ -213,7 +213,7 @@ def test_samples_follow_their_seed(gp, data):
 
 def test_many_rows_are_sampled_pathwise(gp, monkeypatch):
     X, _ = table(50, seed=4)
-    monkeypatch.setattr(gp_module, "JOINT_ROWS", 10)
+    monkeypatch.setattr(gp_module.GP, "JOINT_ROWS", 10)
     assert np.array_equal(gp.sample(X, 2, seed=0), gp.sample(X, 2, seed=0, kind="pathwise"))
 
 

@@ -73,9 +73,8 @@ def test_quantiles_of_a_likelihood_of_the_users_own_come_from_draws():
     with torch.no_grad():
         arguments = (m, m + 1, "real", torch.Generator().manual_seed(0))
         drawn = predictive_of(likelihood.bind(), *arguments).quantiles(LEVELS)
-        known = predictive_of(p.StudentTLikelihood(1, 0.5, dof=30.0).double().bind(), *arguments).quantiles(
-            LEVELS
-        )
+        student = p.StudentTLikelihood(1, 0.5, dof=30.0).double()
+        known = predictive_of(student.bind(), *arguments).quantiles(LEVELS)
     np.testing.assert_allclose(drawn, known, atol=0.25)
 
 

@@ -84,11 +84,6 @@ class NaturalGradient:
         """What a snapshot must hold beside the parameters."""
         return [self.shrink] + ([] if self.mean_rule is None else self.mean_rule.state)
 
-    def reset(self, state: list[Tensor]) -> None:
-        """Back to an earlier state (the warm-up of a captured step is not to be remembered)."""
-        for now, before in zip(self.state, state, strict=True):
-            now.copy_(before)
-
     def set_rate(self, value: float) -> None:
         self.rate.fill_(value)
 

@@ -121,12 +121,6 @@ class Likelihood(nn.Module):
         """Whether the density is that of `log_prob`, not one of the class's own."""
         return cls.bind is Likelihood.bind and cls.density is Likelihood.density
 
-    @property
-    def has_moments(self) -> bool:
-        """Whether mean and variance of y given f are known, so that `predictive_moments` exists."""
-        known = not self._uses_log_prob() or hasattr(self, "conditional_moments")
-        return known and self.target != "classes"
-
     def density(self) -> Density:
         """p(y | f) with the present parameters."""
         return LogProbDensity(self.rule(), self)

@@ -28,23 +28,33 @@ SLAB = 2**24
 
 
 class NormalDraws(nn.Module):
-    """Standard normals for ``dims`` latent functions; a call returns those of the mode (training or not)."""
+    """Standard normals for ``dims`` latent functions; a call returns those of the mode (training or not).
+
+    ``seeds`` of the first training draws, one for each replicate. An even number of draws comes in pairs ±ε.
+    """
 
     training_draws: Tensor  # [R or 1, S, C, P]
     fixed_draws: Tensor  # [1, S_eval, C, 1]
 
-    def __init__(self, dims: int, samples: int, eval_samples: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        dims: int,
+        samples: int,
+        eval_samples: int,
+        seeds: Sequence[int] = (0,),
+        *,
+        columns: int = PATTERN,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         super().__init__()
-        for name, count in (("samples", samples), ("eval_samples", eval_samples)):
-            if count < 2 or count % 2:
-                raise ValueError(f"{name} must be even and positive (draws come in pairs ±ε), got {count}")
-        generator = torch.Generator().manual_seed(seed)
-        start = antithetic(torch.randn(samples // 2, dims, PATTERN, generator=generator))
-        sobol = torch.quasirandom.SobolEngine(dims, scramble=True, seed=seed)
+        _require_pairs("eval_samples", eval_samples)
+        sobol = torch.quasirandom.SobolEngine(dims, scramble=True, seed=seeds[0])
         uniform = sobol.draw(eval_samples // 2, dtype=torch.float64).clamp(1e-12, 1 - 1e-12)
         fixed = antithetic(torch.special.ndtri(uniform)[..., None])
-        self.register_buffer("training_draws", start[None], persistent=False)
         self.register_buffer("fixed_draws", fixed[None], persistent=False)
+        empty = torch.empty(len(seeds), samples, dims, columns, dtype=dtype)
+        self.register_buffer("training_draws", empty, persistent=False)
+        self.draw([torch.Generator().manual_seed(seed) for seed in seeds])
 
     def forward(self) -> Tensor:
         return self.training_draws if self.training else self.fixed_draws
@@ -55,10 +65,16 @@ class NormalDraws(nn.Module):
         shape = (len(generators), *self.training_draws.shape[1:])
         if self.training_draws.shape != shape:
             self.training_draws = self.training_draws.new_empty(shape)
-        half = (shape[1] // 2, *shape[2:])
+        paired = shape[1] % 2 == 0
+        own = (shape[1] // 2 if paired else shape[1], *shape[2:])
         for out, generator in zip(self.training_draws, generators, strict=True):
-            fresh = torch.randn(half, generator=generator, device=generator.device, dtype=out.dtype)
-            out.copy_(antithetic(fresh))
+            fresh = torch.randn(own, generator=generator, device=generator.device, dtype=out.dtype)
+            out.copy_(antithetic(fresh) if paired else fresh)
+
+
+def _require_pairs(name: str, count: int) -> None:
+    if count < 2 or count % 2:
+        raise ValueError(f"{name} must be even and positive (draws come in pairs ±ε), got {count}")
 
 
 class MultiClassLikelihood(Likelihood):
@@ -73,6 +89,11 @@ class MultiClassLikelihood(Likelihood):
             name = type(self).__name__
             raise ValueError(f"{name} needs classes, the number of them, at least 2; got {classes}")
         self.classes = classes
+
+    def draws(self, samples: int, eval_samples: int, *, seed: int = 0) -> NormalDraws:
+        """Draws of all latent functions, an even number of them."""
+        _require_pairs("samples", samples)
+        return NormalDraws(self.classes, samples, eval_samples, (seed,))
 
     def num_latents(self, outputs: int) -> int:
         if outputs != 1:
@@ -90,12 +111,19 @@ def antithetic(draws: Tensor) -> Tensor:
     return torch.cat([draws, -draws])
 
 
+def for_rows(draws: Tensor, n: int) -> Tensor:
+    """Draws [..., P] of n rows, column i mod P for row i: [..., n]; a single column serves all rows."""
+    columns = draws.shape[-1]
+    if 1 < columns < n:
+        draws = torch.cat([draws] * -(-n // columns), -1)
+    return draws[..., :n]
+
+
 def samples(draws: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """f = μ + √v ε along a new leading axis: [S, ..., R, C, n] for a mean [..., R, C, n]."""
     replicates, n = mean.shape[-3], mean.shape[-1]
     own = draws if draws.shape[0] == replicates else draws[:1]
-    pattern = own.movedim(1, 0).to(mean.dtype)  # [S, R, C, P]
-    columns = pattern.repeat(1, 1, 1, -(-n // pattern.shape[-1]))[..., :n]
+    columns = for_rows(own.movedim(1, 0).to(mean.dtype), n)  # [S, R, C, n or 1]
     columns = columns.view(columns.shape[0], *(1,) * (mean.dim() - 3), *columns.shape[1:])
     return mean + standard_deviation(variance) * columns
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from duogp.likelihoods.classes import normalised, of_class, sample_class
 from duogp.likelihoods.density import Density, standard_deviation
-from duogp.likelihoods.monte_carlo import MultiClassLikelihood, NormalDraws, by_rows, samples
+from duogp.likelihoods.monte_carlo import MultiClassLikelihood, by_rows, samples
 
 #: Nodes of the integral over the largest function, and where it is cut off in standard deviations (W).
 NODES = 40
@@ -102,7 +102,7 @@ class RobustMaxLikelihood(MultiClassLikelihood):
             raise ValueError(f"epsilon must be in (0, 1), got {epsilon}")
         logit = torch.tensor(math.log(epsilon / (1 - epsilon)), dtype=torch.float64)
         self.epsilon_logit = nn.Parameter(logit, requires_grad=learn_epsilon)
-        self.outer = NormalDraws(classes, samples, eval_samples)
+        self.outer = self.draws(samples, eval_samples)
 
     @property
     def epsilon(self) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from duogp.likelihoods.classes import normalised, of_class, sample_class
 from duogp.likelihoods.density import Density
-from duogp.likelihoods.monte_carlo import MultiClassLikelihood, NormalDraws, by_rows, samples
+from duogp.likelihoods.monte_carlo import MultiClassLikelihood, by_rows, samples
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class SoftmaxLikelihood(MultiClassLikelihood):
         eval_inner_samples: int = 1024,
     ) -> None:
         super().__init__(classes)
-        self.outer = NormalDraws(classes, samples, eval_samples, seed=0)
-        self.inner = NormalDraws(classes, inner_samples, eval_inner_samples, seed=1)
+        self.outer = self.draws(samples, eval_samples)
+        self.inner = self.draws(inner_samples, eval_inner_samples, seed=1)
 
     def density(self) -> Density:
         return SoftmaxDensity(self.classes, self.outer(), self.inner())

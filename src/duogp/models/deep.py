@@ -18,17 +18,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from duogp.bases.base import Basis
 from duogp.bases.frozen import FrozenPosterior
 from duogp.bases.marginals import Marginals
-from duogp.likelihoods.base import Likelihood
 from duogp.models.draws import LayerDraws
-from duogp.models.layers import Layer, LayerLike, Live, Penalised, Stage, propagate
-from duogp.models.mixing import LinearMixing
+from duogp.models.layers import Layer, LayerLike, LiveLayer, PenalisedLayer, Stage, propagate
 from duogp.models.model import Batch, Model
 from duogp.models.sample_mixture import MixtureDensity, mixture_moments, over_samples
-from duogp.numerics.factorisation import Numerics
-from duogp.objectives import Objective
 
 #: Numbers held at once for one layer's features in evaluation, where S samples multiply the rows.
 SLAB = 2**24
@@ -38,34 +33,25 @@ class DeepModel(Model):
     """R replicates of a deep GP. Without hidden layers it is `Model`.
 
     ``samples`` of the hidden layers in a training step, ``eval_samples`` (fixed) otherwise; ``columns`` rows
-    of a batch have draws of their own, further ones repeat them.
+    of a batch have draws of their own, further ones repeat them. ``last``: the arguments of `Model`.
     """
 
     def __init__(
         self,
         hidden: Sequence[Layer],
         *,
-        mean: nn.Module,
-        basis: Basis,
-        likelihood: Likelihood,
-        objective: Objective,
-        numerics: Numerics,
-        num_data: int,
-        beta1: Tensor | float = 1.0,
-        beta2: Tensor | float = 0.0,
-        mixing: LinearMixing | None = None,
         samples: int = 1,
         eval_samples: int = 128,
         columns: int = 1024,
+        **last: Any,
     ) -> None:
-        super().__init__(mean, basis, likelihood, objective, numerics, num_data, beta1, beta2, mixing)
+        super().__init__(**last)
         self.hidden = nn.ModuleList(hidden)
         self.draws: LayerDraws | None = None
         if len(hidden):
             widths = [layer.width for layer in hidden]
-            self.draws = LayerDraws(
-                widths, self.replicates, samples, eval_samples, columns, dtype=numerics.dtype
-            )
+            dtype = self.numerics.dtype
+            self.draws = LayerDraws(widths, self.replicates, samples, eval_samples, columns, dtype)
         has_omega = any(layer.basis.has_omega for layer in self.layers)
         self.uses_omega = has_omega and bool((self.beta2 != 0).any())
         self._has_priors = any(getattr(m, "prior", None) is not None for m in self.modules())
@@ -103,9 +89,9 @@ class DeepModel(Model):
         """Marginals of every layer in turn, [S, R, width, n], at rows x [R, n, d]."""
         return propagate(self.live() if stages is None else stages, x, self.draws)
 
-    def live(self, factors: Sequence[Any] | None = None) -> list[Live]:
+    def live(self, factors: Sequence[Any] | None = None) -> list[LiveLayer]:
         factors = self.factors() if factors is None else factors
-        return [Live(layer, f) for layer, f in zip(self.layers, factors, strict=True)]
+        return [LiveLayer(layer, f) for layer, f in zip(self.layers, factors, strict=True)]
 
     def sample_marginals(self, x: Tensor, factors: Sequence[Any] | None = None) -> Marginals:
         """What the likelihood sees given each sample of the hidden layers: [S, R, outputs, n]."""
@@ -120,11 +106,11 @@ class DeepModel(Model):
         """log p(y | x, data) of every row, [R, n]: the log-mean-exp over samples."""
         factors = self.factors() if factors is None else factors
         out = []
-        for rows in self._slabs(batch.x.shape[-2]):
-            f = self.sample_marginals(batch.x[:, rows], factors)
-            noise = None if batch.noise is None else batch.noise[..., rows]
-            density = MixtureDensity(self.likelihood.bind(noise))
-            out.append(density.log_predictive(batch.y[..., rows], f.mean, f.variance))
+        in_slabs = not (self.training or torch.is_grad_enabled())
+        for part in batch.split(self.rows_at_once()) if in_slabs else [batch]:
+            f = self.sample_marginals(part.x, factors)
+            density = MixtureDensity(self.likelihood.bind(part.noise))
+            out.append(density.log_predictive(part.y, f.mean, f.variance))
         return torch.cat(out, -1)
 
     def rows_at_once(self) -> int:
@@ -137,10 +123,6 @@ class DeepModel(Model):
         )
         return max(16, SLAB // (self.replicates * self.samples * points))
 
-    def _slabs(self, n: int) -> list[slice]:
-        size = n if self.training or torch.is_grad_enabled() else self.rows_at_once()
-        return [slice(start, start + size) for start in range(0, n, size)]
-
     # -- the loss --------------------------------------------------------------------------------------------
 
     def sum_terms(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -151,7 +133,7 @@ class DeepModel(Model):
         layers = self.layers
         factors = [None] * len(layers) if factors is None else factors
         stages = [
-            Penalised(
+            PenalisedLayer(
                 layer,
                 f,
                 self.numerics,
@@ -175,12 +157,8 @@ class DeepModel(Model):
 
     def frozen_layers(self, dtype: torch.dtype = torch.float64) -> list[FrozenPosterior]:
         """Every layer frozen, factorised in the given precision (without prior means)."""
-        numerics = self.numerics
-        previous, numerics.dtype = numerics.dtype, dtype
-        try:
+        with self.numerics.in_precision(dtype):
             return [layer.basis.frozen(f) for layer, f in zip(self.layers, self.factors(), strict=True)]
-        finally:
-            numerics.dtype = previous
 
     def frozen(self, dtype: torch.dtype = torch.float64) -> FrozenPosterior:
         if len(self.hidden):

@@ -59,7 +59,7 @@ class Stage(Protocol):
 
 
 @dataclass
-class Live:
+class LiveLayer:
     """Marginals and nothing else."""
 
     layer: LayerLike
@@ -73,7 +73,7 @@ class Live:
 
 
 @dataclass
-class Penalised(Live):
+class PenalisedLayer(LiveLayer):
     """Moments and penalties of a layer; ``factors`` None: made for this step. ``reads``: see `Reads`."""
 
     numerics: Numerics
@@ -102,7 +102,7 @@ class Penalised(Live):
 
 
 @dataclass
-class Frozen:
+class FrozenLayer:
     """A layer's linear form, for prediction."""
 
     layer: LayerLike

@@ -34,6 +34,14 @@ class Batch(NamedTuple):
     noise: Tensor | None = None  # fixed noise variance of the rows, [R, outputs, n]
     weight: Tensor | None = None  # [R, n]
 
+    def split(self, size: int) -> list[Batch]:
+        """Consecutive pieces of at most so many rows."""
+        pieces = (slice(i, i + size) for i in range(0, self.x.shape[-2], size))
+        return [
+            Batch(self.x[:, s], self.y[..., s], *(None if t is None else t[..., s] for t in self[2:]))
+            for s in pieces
+        ]
+
 
 class Model(nn.Module):
     """R replicates of one model, trained as one: prior mean, basis, mixing, likelihood and objective."""
@@ -103,6 +111,10 @@ class Model(nn.Module):
 
     # -- the loss --------------------------------------------------------------------------------------------
 
+    def forward(self, batch: Batch) -> Tensor:
+        """The loss, for `torch.func.functional_call`."""
+        return self.loss(batch)
+
     def loss(self, batch: Batch) -> Tensor:
         """The negative objective per datum, [R]: −(1/B) Σ data + (1/N)(β₁KL + β₂Ω − log prior)."""
         if self.training:
@@ -159,12 +171,8 @@ class Model(nn.Module):
 
     def frozen(self, dtype: torch.dtype = torch.float64) -> FrozenPosterior:
         """The frozen posterior, factorised in the given precision (without the prior mean)."""
-        numerics = self.numerics
-        previous, numerics.dtype = numerics.dtype, dtype
-        try:
+        with self.numerics.in_precision(dtype):
             return self.basis.frozen(self.factors())
-        finally:
-            numerics.dtype = previous
 
 
 def take_replicate(model: Model, index: int) -> Model:

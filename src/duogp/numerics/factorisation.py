@@ -7,6 +7,8 @@ rollback and more jitter.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -161,6 +163,15 @@ class Numerics(nn.Module):
     def least_jitter(self) -> float:
         """The rounding error of the working precision; a smaller jitter has no effect."""
         return torch.finfo(self.dtype).eps
+
+    @contextmanager
+    def in_precision(self, dtype: torch.dtype) -> Iterator[None]:
+        """Another working precision for a while."""
+        previous, self.dtype = self.dtype, dtype
+        try:
+            yield
+        finally:
+            self.dtype = previous
 
     def relative(self, jitter: float | None = None) -> Tensor:
         """The jitter [R, 1]: the given one of a method until the model's own is raised above it."""

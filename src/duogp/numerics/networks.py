@@ -85,8 +85,7 @@ class LayerNorm(_Affine):
     """Every row by its own mean and variance."""
 
     def forward(self, h: Tensor) -> Tensor:
-        centred = h - h.mean(-1, keepdim=True)
-        h = centred * (centred.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+        h = functional.layer_norm(h, h.shape[-1:])
         return h * self.scale.to(h.dtype).unsqueeze(-2) + self.shift.to(h.dtype).unsqueeze(-2)
 
 

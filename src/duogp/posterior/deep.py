@@ -14,14 +14,11 @@ from duogp.bases import FrozenPosterior, Marginals
 from duogp.data.arriving import Arriving
 from duogp.likelihoods import Density
 from duogp.models.deep import DeepModel
-from duogp.models.layers import Frozen
+from duogp.models.layers import FrozenLayer
 from duogp.models.sample_mixture import MixtureDensity, mixture_moments
-from duogp.posterior.gp import GP, _count, _find, _generator, _plain
-from duogp.posterior.prediction import ClassPrediction, Prediction
+from duogp.posterior.gp import GP, _find, _plain
+from duogp.posterior.prediction import Prediction
 from duogp.posterior.sampling import joint_draws, path_draws
-
-#: Rows up to which `sample` factorises joint covariances, one for each draw and layer.
-JOINT_ROWS = 300
 
 
 class LayerVariances(NamedTuple):
@@ -41,7 +38,8 @@ class DeepGP(GP):
     """
 
     model: DeepModel
-    _stages: list[Frozen] | None = None
+    JOINT_ROWS = 300  # one covariance for each draw and layer
+    _stages: list[FrozenLayer] | None = None
 
     @property
     def posterior(self) -> FrozenPosterior:
@@ -56,25 +54,14 @@ class DeepGP(GP):
         return [stage.form for stage in self._frozen]
 
     @property
-    def _frozen(self) -> list[Frozen]:
+    def _frozen(self) -> list[FrozenLayer]:
         if self._stages is None:
             with torch.no_grad():
                 forms = self.model.frozen_layers(torch.float64)
-            self._stages = [Frozen(layer, f) for layer, f in zip(self.model.layers, forms, strict=True)]
+            self._stages = [FrozenLayer(layer, f) for layer, f in zip(self.model.layers, forms, strict=True)]
         return self._stages
 
     # -- prediction ------------------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def predict(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> Prediction | ClassPrediction:
-        if self.classes is None:
-            return super().predict(X, noise=noise, in_parts=in_parts)
-        pieces = []
-        for start, f in self._marginals(self._arriving(X)):
-            density = self._density(None, start, f.mean.shape[-1])
-            pieces.append([density.class_probabilities(f.mean, f.variance), *mixture_moments(f)])
-        found = [torch.cat(values, -1)[0].mT.cpu().numpy() for values in zip(*pieces, strict=True)]
-        return ClassPrediction(found[0], self.classes, *found[1:])
 
     @torch.no_grad()
     def layer_variances(self, X: Any) -> list[LayerVariances]:
@@ -117,56 +104,21 @@ class DeepGP(GP):
     def _density(self, row_noise: Tensor | None, start: int, rows: int) -> Density:
         return cast(Density, MixtureDensity(super()._density(row_noise, start, rows)))
 
+    def _shown(self, f: Marginals) -> Marginals:
+        return mixture_moments(f)
+
     def _chunk_rows(self, matrices: int = 4) -> int:
         return self.model.rows_at_once()
 
-    # -- samples ---------------------------------------------------------------------------------------------
+    # -- samples: every layer drawn as a function -----------------------------------------------------------
 
-    @torch.no_grad()
-    def sample(
-        self,
-        X: Any,
-        n: int = 1,
-        *,
-        seed: int | None = None,
-        kind: str = "auto",
-        observation_noise: bool = False,
-        noise: Any = None,
-    ) -> NDArray[np.float64]:
-        """n joint draws of f at the rows of X, every layer drawn as a function; ``kind`` as in `GP.sample`.
+    def _joint_draws(self, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
+        return joint_draws(self._frozen, x, n, generator)
 
-        "joint" factorises a covariance for each draw and layer: "auto" is joint up to 300 rows.
-        """
-        if observation_noise:
-            self._require_noise(noise, "sample(observation_noise=True)")
-        if kind not in ("auto", "joint", "pathwise"):
-            raise ValueError(f"kind must be 'auto', 'joint' or 'pathwise', got {kind!r}")
-        x, generator = self._inputs(X), _generator(seed)
-        if kind == "joint" or (kind == "auto" and len(x) <= JOINT_ROWS):
-            draws = joint_draws(self._frozen, x[None, None], _count(n), generator)
-        else:
-            evaluate = path_draws(self._frozen, _count(n), generator)
-            draws = torch.cat([evaluate(part[None, None]) for part in x.split(self._chunk_rows())], -1)
-        draws = self._mixed(draws)
-        if not observation_noise:
-            return self._draws_to_user(draws)
-        density = self._likelihood.bind(self._row_noise(noise, len(x)))
-        values = density.sample(draws.unsqueeze(1), generator)[:, 0]
-        if self.classes is not None:
-            return self.classes[values[:, 0].long().cpu().numpy()]
-        return self._draws_to_user(values)
-
-    def sample_paths(
-        self, n: int = 1, *, seed: int | None = None, num_features: int = 1024
-    ) -> Callable[[Any], NDArray]:
-        with torch.no_grad():
-            evaluate = path_draws(self._frozen, _count(n), _generator(seed), num_features)
-
-        @torch.no_grad()
-        def paths(X: Any) -> NDArray[np.float64]:
-            return self._draws_to_user(self._mixed(evaluate(self._inputs(X)[None, None])))
-
-        return paths
+    def _path_draws(
+        self, n: int, generator: torch.Generator, num_features: int = 1024
+    ) -> Callable[[Tensor], Tensor]:
+        return path_draws(self._frozen, n, generator, num_features)
 
     # -- what was learned ------------------------------------------------------------------------------------
 

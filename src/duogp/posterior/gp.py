@@ -34,12 +34,12 @@ CHUNK_BYTES = 256 * 2**20
 CUDA_CHUNK_BYTES = 2 * 2**30
 #: Farther out, in scaled units, rows are asked about the edge instead: their squares stay finite.
 FARTHEST = 1e100
-#: Rows up to which `sample` factorises the joint covariance; beyond it draws functions (pathwise).
-JOINT_ROWS = 2000
 
 
 class GP(Fitted):
     """What `duogp.fit` returns. Everything that does not depend on the new rows is computed once."""
+
+    JOINT_ROWS = 2000  # up to which `sample` factorises joint covariances
 
     def __init__(
         self,
@@ -111,7 +111,10 @@ class GP(Fitted):
                 mean, *variances = density.predictive_moments(*f)
                 pieces = [self._mean_to_user(mean[0]), *(self._variance_to_user(v[0]) for v in variances)]
             else:
-                pieces = [density.class_probabilities(f.mean, f.variance)[0], *(part[0] for part in f)]
+                pieces = [
+                    density.class_probabilities(f.mean, f.variance)[0],
+                    *(part[0] for part in self._shown(f)),
+                ]
             leaving = leaving or [Leaving(len(x)) for _ in pieces]
             for each, piece in zip(leaving, pieces, strict=True):
                 each.add(piece)
@@ -170,6 +173,10 @@ class GP(Fitted):
             yield start, Marginals(*torch.broadcast_tensors(*f))
             start += len(piece)
 
+    def _shown(self, f: Marginals) -> Marginals:
+        """Moments of f beside class probabilities, [1, latents, n]."""
+        return f
+
     def _density(self, row_noise: Tensor | None, start: int, rows: int) -> Density:
         noise = None if row_noise is None else row_noise[..., start : start + rows]
         return self._likelihood.bind(noise)
@@ -204,45 +211,38 @@ class GP(Fitted):
         """n joint draws of f at the rows of X: [n, rows] (or [n, rows, outputs]).
 
         ``kind="joint"`` factorises the joint covariance, ``"pathwise"`` draws functions (linear cost, random
-        features for the prior); ``"auto"`` is joint up to 2,000 rows. ``observation_noise`` adds the learned
-        noise and, where it is known row by row, ``noise``.
+        features for the prior); ``"auto"`` is joint up to 2,000 rows, of a deep model up to 300.
+        ``observation_noise`` adds the learned noise and, where it is known row by row, ``noise``.
         """
         if observation_noise:
             self._require_noise(noise, "sample(observation_noise=True)")
         if kind not in ("auto", "joint", "pathwise"):
             raise ValueError(f"kind must be 'auto', 'joint' or 'pathwise', got {kind!r}")
-        n = _count(n)
-        x = self._inputs(X)
-        generator = _generator(seed)
-        if kind == "joint" or (kind == "auto" and len(x) <= JOINT_ROWS):
-            draws = self._joint_draws(x, n, generator)
+        n, x, generator = _count(n), self._inputs(X), _generator(seed)
+        if kind == "joint" or (kind == "auto" and len(x) <= self.JOINT_ROWS):
+            draws = self._joint_draws(x[None, None], n, generator)
         else:
-            evaluate = self.posterior.sample_paths(n, generator)
-            draws = torch.cat([evaluate(part[None, None])[:, 0] for part in x.split(self._chunk_rows())], -1)
-        draws = self._mixed(draws + self.model.mean(x[None, None])[0])  # [n, outputs, rows]
-        if observation_noise:
-            if not isinstance(self.model.likelihood, GaussianLikelihood):
-                return self._observations(draws, generator)
-            variance = np.broadcast_to(self._learned_noise()[:, None], draws.shape[1:])
-            if noise is not None:
-                variance = (
-                    variance + as_row_vector(noise, len(x), "noise") / self.y_scaler.scale[:, None] ** 2
-                )
-            std = torch.as_tensor(np.sqrt(variance), device=x.device)
-            draws = draws + std * torch.randn(draws.shape, generator=generator, dtype=x.dtype).to(x.device)
-        return self._draws_to_user(draws)
+            evaluate = self._path_draws(n, generator)
+            draws = torch.cat([evaluate(part[None, None]) for part in x.split(self._chunk_rows())], -1)
+        draws = self._mixed(draws)  # [n, outputs, rows]
+        if not observation_noise:
+            return self._draws_to_user(draws)
+        density = self._likelihood.bind(self._row_noise(noise, len(x)))
+        values = density.sample(draws.unsqueeze(1), generator)[:, 0]
+        if self.classes is not None:
+            return self.classes[values[:, 0].long().cpu().numpy()]
+        return self._draws_to_user(values)
 
     def sample_paths(
         self, n: int = 1, *, seed: int | None = None, num_features: int = 1024
     ) -> Callable[[Any], NDArray]:
         """n functions drawn from the posterior: call the result with any rows, as often as you like."""
         with torch.no_grad():
-            evaluate = self.posterior.sample_paths(_count(n), _generator(seed), num_features)
+            evaluate = self._path_draws(_count(n), _generator(seed), num_features)
 
         @torch.no_grad()
         def paths(X: Any) -> NDArray[np.float64]:
-            x = self._inputs(X)[None, None]
-            return self._draws_to_user(self._mixed(evaluate(x)[:, 0] + self.model.mean(x)[0]))
+            return self._draws_to_user(self._mixed(evaluate(self._inputs(X)[None, None])))
 
         return paths
 
@@ -250,17 +250,18 @@ class GP(Fitted):
         """Draws of latent functions [n, latents, rows] as draws of what the likelihood sees."""
         return draws if self.model.mixing is None else self.model.mixing.mix(draws)
 
-    def _observations(self, draws: Tensor, generator: torch.Generator) -> NDArray:
-        """Draws of y given draws of f [n, latents, rows]."""
-        values = self._likelihood.bind(None).sample(draws.unsqueeze(1), generator)[:, 0]  # [n, outputs, rows]
-        if self.classes is not None:
-            return self.classes[values[:, 0].long().cpu().numpy()]
-        return self._draws_to_user(values)
-
     def _joint_draws(self, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
-        mean, L = root_of_joint(self.posterior, x[None, None])
+        """n joint draws of the latent functions at rows x [1, 1, rows, d]: [n, latents, rows]."""
+        mean, L = root_of_joint(self.posterior, x)
         xi = torch.randn(n, *mean.shape, generator=generator, dtype=torch.float64).to(x.device)
-        return (mean + (L @ xi.unsqueeze(-1)).squeeze(-1))[:, 0]
+        return (mean + (L @ xi.unsqueeze(-1)).squeeze(-1))[:, 0] + self.model.mean(x)[0]
+
+    def _path_draws(
+        self, n: int, generator: torch.Generator, num_features: int = 1024
+    ) -> Callable[[Tensor], Tensor]:
+        """n functions drawn from the posterior: x [1, 1, rows, d] ↦ [n, latents, rows]."""
+        paths = self.posterior.sample_paths(n, generator, num_features)
+        return lambda x: paths(x)[:, 0] + self.model.mean(x)[0]
 
     # -- what was learned ------------------------------------------------------------------------------------
 
@@ -335,12 +336,6 @@ class GP(Fitted):
         if device.type == "cuda":
             memory = min(CUDA_CHUNK_BYTES, torch.cuda.mem_get_info(device)[0] // 4)
         return max(256, memory // (8 * matrices * size * self.posterior.mean_weights.shape[-2]))
-
-    def _learned_noise(self) -> NDArray[np.float64]:
-        """Learned noise variance of each output in scaled units."""
-        likelihood = self.model.likelihood
-        assert isinstance(likelihood, GaussianLikelihood)
-        return likelihood.noise()[0].detach().double().cpu().numpy()
 
     def _mean_to_user(self, mean: Tensor) -> Tensor:
         """[outputs, n] from scaled units to the user's, on the device where it lies."""

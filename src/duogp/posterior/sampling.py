@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from duogp.bases import FrozenPosterior
-from duogp.models.layers import Frozen
+from duogp.models.layers import FrozenLayer
 from duogp.numerics.factorisation import jittered_root
 
 
-def joint_draws(stages: Sequence[Frozen], x: Tensor, n: int, generator: torch.Generator) -> Tensor:
+def joint_draws(stages: Sequence[FrozenLayer], x: Tensor, n: int, generator: torch.Generator) -> Tensor:
     """n draws of the last layer's latent functions at rows x [1, 1, rows, d]: [n, latents, rows]."""
     inputs = [x]  # shared by all draws in the first layer, then one for each
     for stage in stages:
@@ -32,7 +32,7 @@ def joint_draws(stages: Sequence[Frozen], x: Tensor, n: int, generator: torch.Ge
 
 
 def path_draws(
-    stages: Sequence[Frozen], n: int, generator: torch.Generator, num_features: int = 1024
+    stages: Sequence[FrozenLayer], n: int, generator: torch.Generator, num_features: int = 1024
 ) -> Callable[[Tensor], Tensor]:
     """n functions: x [1, 1, rows, d] ↦ [n, latents, rows]."""
     paths = [stage.form.sample_paths(n, generator, num_features) for stage in stages]
@@ -47,7 +47,7 @@ def path_draws(
     return evaluate
 
 
-def _means(stage: Frozen, inputs: Tensor) -> Tensor:
+def _means(stage: FrozenLayer, inputs: Tensor) -> Tensor:
     """Prior means of inputs [n or 1, 1, 1, rows, d]: the draws as rows, as a mean knows them."""
     draws, rows = inputs.shape[0], inputs.shape[-2]
     mean = stage.layer.mean(inputs.reshape(1, 1, draws * rows, -1))  # [1, latents, draws·rows]

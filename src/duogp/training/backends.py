@@ -7,7 +7,6 @@ many steps to come that the compiler's seconds are won back.
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from typing import Any, Literal, get_args
 
 import torch
@@ -30,8 +29,8 @@ Backend = Literal["auto", "eager", "compile", "graph"]
 COMPILED_STEPS = 10_000
 
 
-class StepBackend(ABC):
-    """Runs optimiser steps on a problem."""
+class StepBackend:
+    """Optimiser steps on a problem, executed eagerly."""
 
     def __init__(
         self,
@@ -42,22 +41,20 @@ class StepBackend(ABC):
         weight_decay: float = 0.0,
     ) -> None:
         self.problem = problem
-        self.weight_decay = weight_decay
         self.parameters = parameters
         self.natural = natural
         own = {id(p) for p in natural.parameters} if natural is not None else set()
-        # Adam wants something to hold even where the natural gradient moves everything.
+        # Adam needs one tensor even where the natural gradient moves everything.
         idle = nn.Parameter(torch.zeros((), device=parameters[0].device))
-        self.descended = [p for p in parameters if id(p) not in own] or [idle]
+        descended = [p for p in parameters if id(p) not in own] or [idle]
         # Weights of networks decay, nothing else does.
         decaying = {id(p) for p in network_weights(problem.model)} if weight_decay else set()
-        decays = [weight_decay if id(p) in decaying else 0.0 for p in self.descended]
-        self.adam = Adam(self.descended, self._rate(learning_rate), decays)
+        self.adam = Adam(descended, learning_rate, [weight_decay * (id(p) in decaying) for p in descended])
 
-    @property
-    def tracked(self) -> list[Tensor]:
-        """What a snapshot must hold beside Adam's state."""
-        return self.parameters if self.natural is None else [*self.parameters, *self.natural.state]
+    def state(self) -> list[Tensor]:
+        """Every tensor that a step changes, for snapshots: parameters and what the optimisers remember."""
+        natural = [] if self.natural is None else self.natural.state
+        return [*self.parameters, *natural, *self.adam.state()]
 
     def step(self) -> Tensor:
         """Gradients, then Adam and the natural gradient from the same point."""
@@ -72,31 +69,15 @@ class StepBackend(ABC):
             self.natural.write()
         return loss
 
-    def _rate(self, value: float) -> float | Tensor:
-        """A learning rate in the form that Adam will hold."""
-        return value
-
-    @abstractmethod
     def run(self) -> Tensor:
         """One step on the selected rows; the loss [R] stays on the device."""
-
-    @abstractmethod
-    def set_learning_rate(self, value: float) -> None: ...
-
-    def state(self) -> list[Tensor]:
-        """Every tensor of Adam's, for snapshots."""
-        return self.adam.state()
-
-
-class Eager(StepBackend):
-    def run(self) -> Tensor:
         return self.step()
 
     def set_learning_rate(self, value: float) -> None:
         self.adam.rate = value
 
 
-class Compiled(Eager):
+class Compiled(StepBackend):
     """The loss and its gradient through `torch.compile`, as one graph for the one shape that batches have.
 
     See `duogp.training.joint`.
@@ -131,9 +112,10 @@ class CapturedGraph(StepBackend):
     graph: torch.cuda.CUDAGraph | None = None
     loss: Tensor | None = None
 
-    def _rate(self, value: float) -> Tensor:
-        self.rate = torch.tensor(value, dtype=torch.float32, device=self.parameters[0].device)
-        return self.rate
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        device = self.parameters[0].device
+        self.adam.rate = self.rate = torch.tensor(self.adam.rate, dtype=torch.float32, device=device)
 
     def run(self) -> Tensor:
         with torch.cuda.device(self.parameters[0].device):  # graphs belong to the current device
@@ -147,8 +129,7 @@ class CapturedGraph(StepBackend):
         self.rate.fill_(value)
 
     def _capture(self) -> None:
-        before = [p.detach().clone() for p in self.parameters]
-        natural_before = [] if self.natural is None else [t.clone() for t in self.natural.state]
+        before = [t.detach().clone() for t in self.state()]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         # Lazy initialisation (workspaces, optimiser state) must not be captured: it happens here.
@@ -157,13 +138,10 @@ class CapturedGraph(StepBackend):
                 self.step()
         torch.cuda.current_stream().wait_stream(stream)
         with torch.no_grad():
-            for p, value in zip(self.parameters, before, strict=True):
-                p.copy_(value)
-            for t in self.state():
-                t.zero_()
-            if self.natural is not None:
-                self.natural.reset(natural_before)
-                self.natural.zero_grad()
+            for t, value in zip(self.state(), before, strict=True):
+                t.copy_(value)
+        if self.natural is not None:
+            self.natural.zero_grad()
         self.problem.model.numerics.failed.zero_()  # what failed in the discarded steps is forgotten
         self.adam.zero_grad()
         self.graph = torch.cuda.CUDAGraph()
@@ -196,12 +174,11 @@ def make_backend(
     learning_rate: float,
     natural: NaturalGradient | None = None,
     *,
-    capturable: bool = True,
     weight_decay: float = 0.0,
     steps: int = 0,
 ) -> StepBackend:
-    """``steps``: how many are to come."""
-    on_cuda = parameters[0].is_cuda
+    """The backend of that name; "auto" decides by the device, the model and ``steps``, those to come."""
+    on_cuda, capturable = parameters[0].is_cuda, is_capturable(problem.model)
     given = problem, parameters, learning_rate, natural, weight_decay
     if name not in get_args(Backend):
         raise ValueError(f"backend must be one of {', '.join(map(repr, get_args(Backend)))}, got {name!r}")
@@ -217,4 +194,4 @@ def make_backend(
     long = steps >= COMPILED_STEPS and problem.model.basis.pays_to_compile
     if name == "auto" and compilable and capturable and not on_cuda and long:
         return Compiled(*given, must=False)
-    return Eager(*given)
+    return StepBackend(*given)

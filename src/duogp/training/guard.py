@@ -1,4 +1,4 @@
-"""Never a Cholesky error in the middle of the night.
+"""Recovery from numerical failures: snapshots, rollbacks, and more jitter.
 
 Steps run optimistically. Every few dozen of them the guard looks at the device flags: all good, it takes a
 snapshot; a factorisation failed or a loss is not finite, it puts the replicates concerned back to the last
@@ -33,10 +33,9 @@ class Guard:
         self._newest = self._good = self._snapshot()
 
     @torch.no_grad()
-    def _snapshot(self) -> tuple[list[Tensor], list[Tensor]]:
+    def _snapshot(self) -> list[Tensor]:
         """The parameters and the optimiser as they are now."""
-        tracked = [p.detach().clone() for p in self.backend.tracked]
-        return tracked, [t.clone() for t in self.backend.state()]
+        return [t.clone() for t in self.backend.state()]
 
     def save(self) -> None:
         """Remember this state. No loss has been seen at it yet; at the one saved before, it has."""
@@ -55,11 +54,8 @@ class Guard:
     @torch.no_grad()
     def restore(self, which: Tensor | None = None) -> None:
         """Back to the last good state: of all replicates, or of those that are marked."""
-        tracked, saved_state = self._newest = self._good
-        state = self.backend.state()
-        if len(state) != len(saved_state):  # saved before the first step created the optimiser's state
-            saved_state = [torch.zeros_like(t) for t in state]
-        for t, value in zip([*self.backend.tracked, *state], [*tracked, *saved_state], strict=True):
+        self._newest = self._good
+        for t, value in zip(self.backend.state(), self._good, strict=True):
             t.copy_(self._of_marked(which, value, t))
         self.model.numerics.failed.zero_()
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from duogp.models.model import Batch, Model
+from duogp.models.model import Model
 from duogp.training.feed import Table
 
 #: Columns of a table that may or may not be there.
@@ -27,7 +27,7 @@ class CompiledStep:
     """Rows [R, n] ↦ loss per datum [R], gradients left in ``.grad``; compiles when it is first called."""
 
     def __init__(self, model: Model, table: Table) -> None:
-        self._loss = _Loss(model)
+        self._model = model
         self._table = table
         self._changed: list[str] = []  # buffers that a step writes to
         self._learned: list[str] = []  # parameters that have a gradient
@@ -35,8 +35,8 @@ class CompiledStep:
 
     def _compile(self, rows: Tensor) -> Callable[..., Any]:
         """Not before the first step: the first draw of a batch may still put a buffer in another's place."""
-        self._parameters = {name: p for name, p in self._loss.named_parameters() if p.requires_grad}
-        self._buffers = dict(self._loss.named_buffers())
+        self._parameters = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
+        self._buffers = dict(self._model.named_buffers())
         self._columns = {name: t for name in COLUMNS if (t := getattr(self._table, name)) is not None}
         self._inputs = [
             [p.detach() for p in self._parameters.values()],  # the same memory
@@ -70,20 +70,9 @@ class CompiledStep:
         here: dict[str, Any] = dict(zip(self._columns, columns, strict=True))
         table = replace(self._table, **here)
         with torch.enable_grad():
-            loss = functional_call(self._loss, {**leaves, **own}, (table.gather(rows),))
+            loss = functional_call(self._model, {**leaves, **own}, (table.gather(rows),))
             found = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
         gradients = {name: g for name, g in zip(leaves, found, strict=True) if g is not None}
         self._learned = list(gradients)
         self._changed = [name for name, b in own.items() if b._version > 0]
         return loss.detach(), list(gradients.values()), [own[name] for name in self._changed]
-
-
-class _Loss(nn.Module):
-    """A model whose call is its loss."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, batch: Batch) -> Tensor:
-        return self.model.loss(batch)

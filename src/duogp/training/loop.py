@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from duogp.errors import NumericalWarning
 from duogp.inference.natural import NaturalGradient
 from duogp.models.model import Batch, Model
 from duogp.numerics.factorisation import MAX_JITTER
-from duogp.training.backends import Backend, is_capturable, make_backend
+from duogp.training.backends import Backend, make_backend
 from duogp.training.guard import Guard
 from duogp.training.history import History, Record
 from duogp.training.problems import ClosedForm, Problem
@@ -88,8 +89,8 @@ def in_epochs(
     validation: Batch | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Generator[None, None, list[History]]:
-    """`train` with a pause after every epoch, for who takes turns; to be advanced under `conditions`."""
-    parameters: list[torch.Tensor] = [p for p in model.parameters() if p.requires_grad]
+    """`train` with a pause after every epoch, for callers that take turns; advance it under `conditions`."""
+    parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
     if isinstance(problem, ClosedForm):  # q(u) is solved for, not descended
         of_q = {id(p) for p in model.basis.q.parameters()}
         parameters = [p for p in parameters if id(p) not in of_q]
@@ -98,136 +99,168 @@ def in_epochs(
             problem.finish()
             return [History(solver="closed-form") for _ in range(model.replicates)]
         raise ValueError("there is nothing to train: every parameter is fixed")
-    natural = None
-    if plan.natural_rate is not None:
-        natural = natural_gradient(model, plan.natural_rate, plan.mean_rule)
-    total_steps = plan.steps or plan.epochs * problem.steps_per_epoch
-    backend = make_backend(
-        plan.backend,
-        problem,
-        parameters,
-        plan.learning_rate,
-        natural,
-        capturable=is_capturable(model),
-        weight_decay=plan.weight_decay,
-        steps=total_steps if plan.seconds is None else 0,
-    )
-    guard = Guard(model, backend)
-    best = None if validation is None else BestState(model.replicates, parameters, plan.patience)
-    solver = "closed-form" if isinstance(problem, ClosedForm) else "natural" if natural else "stochastic"
-    histories = [History(solver=solver) for _ in range(model.replicates)]
-    epochs = -(-total_steps // problem.steps_per_epoch)
-    check_every = max(1, min(plan.check_every, total_steps // 20))  # a rollback must not undo it all
-    unchecked = torch.zeros_like(model.num_data)  # losses since the last look
-    start = time.perf_counter()
-    step = 0
-    exhausted = False
-    out_of_time = False
-    latest: torch.Tensor | None = None  # validation NLL when it was last looked at
-
-    def done() -> float:
-        """How much of the training is behind us: of its steps, or of its time."""
-        share = step / total_steps
-        return share if plan.seconds is None else max(share, (time.perf_counter() - start) / plan.seconds)
-
-    with Progress("training", epochs, plan.verbose) as bar:
-        for epoch in range(1, epochs + 1):
-            problem.start_epoch()
-            loss_sum = torch.zeros_like(model.num_data)
-            steps_now = min(problem.steps_per_epoch, total_steps - step)
-            for i in range(steps_now):
-                decay = plan.schedule(min(done(), 1.0)) * guard.rate_factor
-                rate = plan.learning_rate * decay
-                backend.set_learning_rate(rate)
-                if natural is not None and plan.natural_rate is not None:
-                    natural.set_rate(plan.natural_rate * ramp(step, total_steps) * decay)
-                problem.select(i)
-                loss = backend.run()
-                loss_sum += loss
-                unchecked += loss
-                step += 1
-                out_of_time = plan.seconds is not None and done() >= 1 and step < total_steps
-                if step % check_every == 0 or step == total_steps or out_of_time:
-                    healthy = guard.healthy(unchecked)
-                    unchecked.zero_()
-                    if healthy:
-                        guard.save()
-                    else:
-                        exhausted = not guard.roll_back()
-                        loss_sum = torch.full_like(loss_sum, torch.nan)
-                        if exhausted:
-                            break
-                if out_of_time:
-                    steps_now = i + 1
-                    break
-            ended = exhausted or out_of_time
-            due = epoch % plan.evaluate_every == 0 or epoch == epochs or ended
-            nll = None
-            stop = ended
-            stopped_before = [] if best is None else list(best.stopped)
-            if best is not None and validation is not None and due:
-                if isinstance(problem, ClosedForm):
-                    problem.finish()
-                latest = mean_nll(model, validation)
-                nll = latest.tolist()
-                stop |= best.update(latest, epoch)
-            if due or callbacks or epoch == 1:
-                seconds = time.perf_counter() - start
-                losses = (loss_sum / steps_now).tolist()
-                for r, history in enumerate(histories):
-                    if best is None or not stopped_before[r]:
-                        record = Record(epoch, losses[r], seconds, None if nll is None else nll[r], rate)
-                        history.records.append(record)
-                newest = [history.records[-1] for history in histories]
-                for callback in callbacks:
-                    stop |= bool(callback(Progression(epoch, model, newest)))
-                bar.advance(
-                    f"loss {losses[0]:.4f}" + ("" if nll is None else f"  validation NLL {nll[0]:.4f}")
-                )
-            else:
-                bar.advance("")
-            if stop:
+    run = _Run(model, problem, plan, parameters, validation)
+    with Progress("training", run.epochs, plan.verbose) as bar:
+        for epoch in range(1, run.epochs + 1):
+            if run.epoch(epoch, callbacks, bar):
                 break
             yield
+    return run.finish()
 
-    if not guard.healthy(torch.zeros_like(model.num_data)):
-        guard.roll_back()
-    if best is not None and plan.restore_best and bool(torch.isfinite(best.nll).any()):
-        best.restore()
-    settle(model, problem, guard)
-    left = None
-    if best is not None and validation is not None:
-        left = (
-            best.nll if plan.restore_best else latest if latest is not None else mean_nll(model, validation)
+
+class _Run:
+    """A training in progress: what moves the parameters, what guards them, and how far it has come."""
+
+    def __init__(
+        self,
+        model: Model,
+        problem: Problem,
+        plan: TrainingPlan,
+        parameters: list[Tensor],
+        validation: Batch | None,
+    ) -> None:
+        self.model, self.problem, self.plan, self.validation = model, problem, plan, validation
+        self.total_steps = plan.steps or plan.epochs * problem.steps_per_epoch
+        self.epochs = -(-self.total_steps // problem.steps_per_epoch)
+        self.check_every = max(1, min(plan.check_every, self.total_steps // 20))  # no rollback undoes it all
+        self.natural = None
+        if plan.natural_rate is not None:
+            self.natural = natural_gradient(model, plan.natural_rate, plan.mean_rule)
+        self.backend = make_backend(
+            plan.backend,
+            problem,
+            parameters,
+            plan.learning_rate,
+            self.natural,
+            weight_decay=plan.weight_decay,
+            steps=self.total_steps if plan.seconds is None else 0,
         )
-    for p in model.parameters():
-        p.grad = None  # a fitted model carries no gradients around
-    model.basis.keep_record, model.basis.recorded = False, None
-    for r, history in enumerate(histories):
-        history.seconds = time.perf_counter() - start
-        history.rollbacks = guard.rollbacks
-        history.jitter = float(model.numerics.jitter[r])
-        if left is not None:
-            history.validation_nll = float(left[r])
-        if best is not None:
-            history.best_epoch = best.epoch[r]
-            history.stopped_early = best.stopped[r]
-            if plan.restore_best:
+        self.guard = Guard(model, self.backend)
+        self.best = None if validation is None else BestState(model.replicates, parameters, plan.patience)
+        closed = isinstance(problem, ClosedForm)
+        solver = "closed-form" if closed else "natural" if self.natural else "stochastic"
+        self.histories = [History(solver=solver) for _ in range(model.replicates)]
+        self.unchecked = torch.zeros_like(model.num_data)  # losses since the last look
+        self.latest: Tensor | None = None  # validation NLL when it was last looked at
+        self.step = 0
+        self.exhausted = self.out_of_time = False
+        self.start = time.perf_counter()
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self.start
+
+    def done(self) -> float:
+        """The share of the training that is over: of its steps, or of its time."""
+        share = self.step / self.total_steps
+        return share if self.plan.seconds is None else max(share, self.seconds() / self.plan.seconds)
+
+    def epoch(self, epoch: int, callbacks: Sequence[Callback], bar: Progress) -> bool:
+        """One pass over the rows, its evaluation and its records; True where training ends with it."""
+        loss, rate = self._steps()
+        stop = self.exhausted or self.out_of_time
+        due = epoch % self.plan.evaluate_every == 0 or epoch == self.epochs or stop
+        # A replicate that has stopped gets no more records.
+        recorded = [r for r in range(len(self.histories)) if self.best is None or not self.best.stopped[r]]
+        nll = None
+        if due and self.best is not None and self.validation is not None:
+            if isinstance(self.problem, ClosedForm):
+                self.problem.finish()
+            self.latest = mean_nll(self.model, self.validation)
+            nll = self.latest.tolist()
+            stop |= self.best.update(self.latest, epoch)
+        if not (due or callbacks or epoch == 1):
+            bar.advance("")
+            return stop
+        losses, seconds = loss.tolist(), self.seconds()
+        for r in recorded:
+            record = Record(epoch, losses[r], seconds, None if nll is None else nll[r], rate)
+            self.histories[r].records.append(record)
+        newest = [history.records[-1] for history in self.histories]
+        for callback in callbacks:
+            stop |= bool(callback(Progression(epoch, self.model, newest)))
+        bar.advance(f"loss {losses[0]:.4f}" + ("" if nll is None else f"  validation NLL {nll[0]:.4f}"))
+        return stop
+
+    def _steps(self) -> tuple[Tensor, float]:
+        """The steps of an epoch: their mean loss [R], on the device, and the last learning rate."""
+        self.problem.start_epoch()
+        total = torch.zeros_like(self.model.num_data)
+        count = min(self.problem.steps_per_epoch, self.total_steps - self.step)
+        for i in range(count):
+            rate = self._set_rates()
+            self.problem.select(i)
+            loss = self.backend.run()
+            total += loss
+            self.unchecked += loss
+            self.step += 1
+            last = self.step == self.total_steps
+            self.out_of_time = self.plan.seconds is not None and self.done() >= 1 and not last
+            if (self.step % self.check_every == 0 or last or self.out_of_time) and not self._check():
+                total = torch.full_like(total, torch.nan)
+            if self.exhausted or self.out_of_time:
+                count = i + 1
+                break
+        return total / count, rate
+
+    def _set_rates(self) -> float:
+        """The learning rate of the next step, of Adam and of natural gradients; that of Adam."""
+        plan = self.plan
+        decay = plan.schedule(min(self.done(), 1.0)) * self.guard.rate_factor
+        self.backend.set_learning_rate(plan.learning_rate * decay)
+        if self.natural is not None and plan.natural_rate is not None:
+            self.natural.set_rate(plan.natural_rate * ramp(self.step, self.total_steps) * decay)
+        return plan.learning_rate * decay
+
+    def _check(self) -> bool:
+        """Whether all went well since the last look: then the state is saved, otherwise it is rolled back."""
+        healthy = self.guard.healthy(self.unchecked)
+        self.unchecked.zero_()
+        if healthy:
+            self.guard.save()
+        else:
+            self.exhausted = not self.guard.roll_back()
+        return healthy
+
+    def finish(self) -> list[History]:
+        """Leave the model in its final state, and complete the histories."""
+        model, guard, best, keeps_best = self.model, self.guard, self.best, self.plan.restore_best
+        if not guard.healthy(torch.zeros_like(model.num_data)):
+            guard.roll_back()
+        if best is not None and keeps_best and bool(torch.isfinite(best.nll).any()):
+            best.restore()
+        settle(model, self.problem, guard)
+        left = None
+        if best is not None and self.validation is not None:
+            left = best.nll if keeps_best else self.latest
+            left = mean_nll(model, self.validation) if left is None else left
+        for p in model.parameters():
+            p.grad = None  # a fitted model carries no gradients around
+        model.basis.keep_record, model.basis.recorded = False, None
+        seconds = self.seconds()
+        for r, history in enumerate(self.histories):
+            history.seconds, history.rollbacks = seconds, guard.rollbacks
+            history.jitter = float(model.numerics.jitter[r])
+            if left is not None:
+                history.validation_nll = float(left[r])
+            if best is not None:
+                history.best_epoch, history.stopped_early = best.epoch[r], best.stopped[r]
+            if best is not None and keeps_best:
                 last = history.records[-1].epoch if history.records else 0
                 history.notes.append(f"kept epoch {best.epoch[r]} of {last}, the best on the validation rows")
-    if out_of_time:
-        for history in histories:
-            history.notes.append(f"stopped after {step} of {total_steps} steps: the time was up")
-    if guard.rollbacks:
-        message = (
-            f"{guard.rollbacks} numerical difficulties during training (a covariance that could not be "
-            f"factorised, or a loss that was not finite); each was undone and training went on with relative "
-            f"jitter up to {float(model.numerics.jitter.max()):.0e}"
-        )
-        for history in histories:
-            history.notes.append(message)
-        warnings.warn(message, NumericalWarning, stacklevel=2)
-    return histories
+            if self.out_of_time:
+                history.notes.append(
+                    f"stopped after {self.step} of {self.total_steps} steps: the time was up"
+                )
+        if guard.rollbacks:
+            message = (
+                f"{guard.rollbacks} numerical difficulties during training (a covariance that could not be "
+                f"factorised, or a loss that was not finite); each was undone and training went on with "
+                f"relative jitter up to {float(model.numerics.jitter.max()):.0e}"
+            )
+            for history in self.histories:
+                history.notes.append(message)
+            warnings.warn(message, NumericalWarning, stacklevel=3)
+        return self.histories
 
 
 def natural_gradient(model: Model, rate: float, mean_rule: str) -> NaturalGradient:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 from typing import Any
 
 
@@ -11,7 +10,6 @@ class Progress:
     """``with Progress(...) as bar: bar.advance("loss 0.31")``; quiet unless stderr is a terminal."""
 
     def __init__(self, description: str, total: int, verbose: bool) -> None:
-        self.description, self.total = description, total
         self._bar: Any = None
         if verbose and sys.stderr.isatty():
             try:
@@ -29,19 +27,17 @@ class Progress:
                 console=Console(stderr=True),
                 transient=True,
             )
+            self._task = self._bar.add_task(description, total=total, status="")
 
     def __enter__(self) -> Progress:
         if self._bar is not None:
             self._bar.start()
-            self._task = self._bar.add_task(self.description, total=self.total, status="")
         return self
 
     def advance(self, status: str, steps: int = 1) -> None:
         if self._bar is not None:
             self._bar.update(self._task, advance=steps, status=status)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.stop()

@@ -31,23 +31,10 @@ def mean_nll(model: Model, batch: Batch) -> Tensor:
 def weighted_nll(density: Callable[[Batch], Tensor], batch: Batch, size: int) -> Tensor:
     """−Σ w log p / Σ w of the rows, [*]; ``density``: log p [*, n] of a batch, of at most ``size`` rows."""
     total = torch.zeros((), dtype=torch.float64, device=batch.x.device)
-    for part in _pieces(batch, size):
+    for part in batch.split(size):
         log_p = density(part).double()
         total = total + (log_p if part.weight is None else log_p * part.weight).sum(-1)
     return -total / (batch.x.shape[-2] if batch.weight is None else batch.weight.double().sum(-1))
-
-
-def _pieces(batch: Batch, size: int) -> list[Batch]:
-    n = batch.x.shape[-2]
-    return [
-        Batch(
-            batch.x[:, i : i + size],
-            batch.y[..., i : i + size],
-            None if batch.noise is None else batch.noise[..., i : i + size],
-            None if batch.weight is None else batch.weight[..., i : i + size],
-        )
-        for i in range(0, n, size)
-    ]
 
 
 class BestState:
