@@ -26,6 +26,9 @@ class Scale(Kernel):
         self.kernel = kernel
         self.variance = Positive(float(variance), prior=prior, trainable=trainable)
 
+    def config(self) -> dict[str, Any]:
+        return {"kernel": self.kernel, "variance": self.variance, "prior": self.variance.prior}
+
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
         return self.variance().to(x1.dtype)[..., None, None] * self.kernel(x1, x2)
 
@@ -144,3 +147,6 @@ class ActiveDims(Warped):
 
     def settings(self) -> dict[str, Any]:
         return {"active": self.active}
+
+    def config(self) -> dict[str, Any]:
+        return {"kernel": self.kernel, "dims": self.active}

@@ -99,6 +99,7 @@ class Likelihood(nn.Module):
                     "for one: define density(), a Density with its own expectations"
                 )
             nodes = NODES if nodes is None else nodes
+        self.nodes = nodes
         if nodes is not None:
             self.rule = GaussHermite(nodes)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,6 +112,11 @@ class StudentTLikelihood(QuadratureLikelihood):
         self.outputs = outputs
         self.scale = Positive(scale, (outputs,), floor=scale_floor, trainable=learn_scale)
         self.dof = Positive(dof, (outputs,), floor=DOF_FLOOR)
+
+    def config(self) -> dict[str, Any]:
+        learned = {"scale_floor": self.scale.floor, "learn_scale": self.scale.raw.requires_grad}
+        own = {"outputs": self.outputs, "scale": self.scale, "dof": self.dof, "nodes": self.nodes}
+        return own | learned
 
     def density(self) -> Density:
         return StudentTDensity(self.rule(), self.scale().unsqueeze(-1), self.dof().unsqueeze(-1))
