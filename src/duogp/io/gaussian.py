@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from duogp.bases import Subspace
 from duogp.bases.subspace_prior import SubspaceState
 from duogp.errors import SavedModelError
 from duogp.fitting.build import build_model
@@ -184,8 +183,13 @@ def _build(
             rows=Batch(inducing[:, 0], torch.empty(0), noise, weight),  # the exact basis has all of them
         )
         state = {name: tensors.get(f"basis.prior_{name}") for name in SubspaceState._fields}
-        if (shared := entry(described, "shared_points", bool)) or state["alpha"] is not None:
-            model.basis = _subspace(model.basis, shared, state)
+        prior = None if state["alpha"] is None else SubspaceState(**state)  # type: ignore[arg-type]
+        if (shared := entry(described, "shared_points", bool)) or prior is not None:
+            basis: Any = model.basis
+            index = basis.columns_index
+            columns = None if index is None else index.shape[-1]
+            points = basis.mean_inducing, basis.inducing
+            model.basis = basis.rebuilt(*points, columns, shared=shared, prior=prior)
     except Exception as error:  # from a user's module, or settings and tensors of different models
         raise SavedModelError(f"the model cannot be built as it was: {error}") from error
     return model.eval()
@@ -206,20 +210,3 @@ def _build_settings(settings: Settings, described: Mapping[str, Any], sizes: Siz
     if (widths := sizes.network("mean.net")) is not None and len(widths) > 1:
         known["mean_widths"] = widths[:-1]  # the last layer has the one output of a mean
     return settings.but(**known)
-
-
-def _subspace(basis: Any, shared: bool, state: Mapping[str, Tensor | None]) -> Subspace:
-    """A `Subspace` whose mean shares the points of the covariance, or whose prior is an earlier posterior."""
-    index = basis.columns_index
-    out = Subspace(
-        basis.kernel,
-        basis.mean_inducing.detach(),
-        basis.inducing.detach(),
-        basis.q.a0.shape[:-1],
-        preconditioner=basis.preconditioner,
-        columns=None if index is None else index.shape[-1],
-        shared=shared,
-        prior=None if state["alpha"] is None else SubspaceState(**state),  # type: ignore[arg-type]
-    )
-    out.q.to(basis.q.a0)
-    return out.to(basis.inducing.device)

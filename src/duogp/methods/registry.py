@@ -67,7 +67,7 @@ class Method:
     @property
     def recipe(self) -> Recipe:
         """How its basis is built, and the traits of that basis."""
-        if self.basis is None:
+        if not self.basis:
             raise ValueError(f"{self.name!r} is no GP: it has no basis")
         recipe = recipe_of(self.basis)
         if self.q_class.depends_on_points and not recipe.binds_q:
@@ -93,7 +93,7 @@ class Method:
     @property
     def is_baseline(self) -> bool:
         """Whether there is no GP at all, but networks."""
-        return self.basis is None
+        return not self.basis
 
     @property
     def learns_online(self) -> bool:
