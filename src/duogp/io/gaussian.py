@@ -8,7 +8,7 @@ allocated which the file does not hold.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from duogp.bases.subspace_prior import SubspaceState
 from duogp.errors import SavedModelError
 from duogp.fitting.build import build_model
 from duogp.fitting.deep import Architecture
-from duogp.io.common import common_from_state, common_state, method_from_state, on_device, settings_from_state
+from duogp.io.common import common_from_state, common_state, settings_from_state
 from duogp.io.modules import count_numbers, module_state, restore_module
 from duogp.io.plain import entry
 from duogp.io.specs import FREE_NUMBERS, NUMBERS_EACH, Reader
@@ -57,18 +57,15 @@ def gaussian_state(gp: GP) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def gaussian_from_state(
     part: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
-    *,
-    device: str | torch.device | None = None,
-    objects: Mapping[str, Any] | None = None,
-    classes: Iterable[Any] | None = None,
+    method: Method | None,
+    reader: Reader,
+    device: str | torch.device | None,
 ) -> GP:
-    reader = Reader(part, count_numbers(tensors), objects=objects, classes=classes)
-    method = method_from_state(part, reader)
     if method is None or method.is_baseline:
         raise SavedModelError(f"its method is {part['method']!r}, which is no GP")
     sizes = Sizes(tensors)
     reader.functions = sizes.latents
-    settings = on_device(settings_from_state(Settings, part, reader), device)
+    settings = settings_from_state(Settings, part, reader, device)
     common = common_from_state(part)
     described = entry(part, "model", dict)
     known_noise = entry(described, "known_noise", bool)
