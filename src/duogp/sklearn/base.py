@@ -16,14 +16,14 @@ from duogp.api import fit
 from duogp.data.validation import as_row_vector
 from duogp.fitting.factories import target_kind
 from duogp.methods import Method
-from duogp.methods.settings import Settings
+from duogp.methods.settings import SHARE, Settings
 from duogp.online import OnlineGP
 from duogp.online.options import IDLE_SETTINGS
 from duogp.posterior.gp import GP
-from duogp.posterior.prediction import ClassPrediction, Prediction
+from duogp.posterior.prediction import Prediction
 from duogp.saveable import Saveable
 from duogp.sklearn.conformal import Calibration, hold_out
-from duogp.sklearn.fit_keywords import fit_keywords, fraction, seed_of
+from duogp.sklearn.fit_keywords import fit_keywords, seed_of
 from duogp.sklearn.training_rows import (
     TrainingRows,
     join_repeated,
@@ -102,7 +102,9 @@ class BaseGP(Saveable, BaseEstimator, ABC):
     ) -> Self:
         seed = seed_of(self.random_state)
         settings = self._fit_settings(seed)
-        share = fraction("calibration_fraction", self.calibration_fraction)
+        share = self.calibration_fraction
+        if not SHARE.holds(share):
+            raise SHARE.error(f"calibration_fraction must {SHARE.what}, got {share!r}")
         matrix = read_inputs(self, X, reset=True, min_rows=2)
         n = len(matrix)
         target = self._read_target(y, n)
@@ -236,13 +238,20 @@ class BaseGP(Saveable, BaseEstimator, ABC):
             X = schema.encode(X).matrix
         return within_reach(read_inputs(self, X, reset=False), gp)
 
-    def _predict(self, X: Any, noise: Any = None) -> Prediction | ClassPrediction:
+    def _predict(self, X: Any, noise: Any = None) -> Any:
+        """A `Prediction` or a `ClassPrediction`."""
         gp, matrix = self.gp_, self._inputs(X)
         if noise is None:
             return gp.predict(matrix)
         if "noise" not in inspect.signature(gp.predict).parameters:
             raise ValueError(f"{self.method_!r} takes no known noise")
         return gp.predict(matrix, noise=noise)
+
+    def _calibrated(self, X: Any, y: Any, noise: Any = None) -> Self:
+        matrix = self._inputs(X)
+        variances = None if noise is None else as_row_vector(noise, len(matrix), "noise")
+        self._calibrate(matrix, self._read_target(y, len(matrix)), variances)
+        return self
 
     def _required_calibration(self, what: str) -> Calibration:
         if self.calibration_ is None:

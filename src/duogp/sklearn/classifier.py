@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 
 from duogp.data.labels import as_labels, codes_of, encode
-from duogp.posterior.prediction import ClassPrediction
 from duogp.sklearn.base import BaseGP
 from duogp.sklearn.conformal import Calibration, check_level, class_scores
 from duogp.sklearn.training_rows import warn_of_column
@@ -36,9 +35,8 @@ class GPClassifier(ClassifierMixin, BaseGP):
 
     def predict_proba(self, X: Any) -> Array:
         """Class probabilities [n, classes], in the order of ``classes_``."""
-        prediction = self._predict(X)
-        assert isinstance(prediction, ClassPrediction)
-        return prediction.probabilities
+        probabilities: Array = self._predict(X).probabilities
+        return probabilities
 
     def predict_log_proba(self, X: Any) -> Array:
         return np.log(self.predict_proba(X))
@@ -62,9 +60,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
 
     def calibrate(self, X: Any, y: Any) -> Self:
         """Calibrate conformal sets on fresh rows; they must have had no part in the fit."""
-        matrix = self._inputs(X)
-        self._calibrate(matrix, self._read_target(y, len(matrix)), None)
-        return self
+        return self._calibrated(X, y)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray:
         """Joint draws of labels, [n, n_samples]."""
