@@ -16,7 +16,7 @@ from duogp.baselines.fit import make_network
 from duogp.data.targets import Target
 from duogp.errors import SavedModelError
 from duogp.io.common import common_from_state, common_state, settings_from_state
-from duogp.io.modules import module_state, restore_module
+from duogp.io.modules import layer_weights, module_state, restore_module
 from duogp.io.plain import entry
 from duogp.io.specs import Reader
 from duogp.methods import Method
@@ -63,9 +63,7 @@ def _sizes(
     kind: str, settings: NeuralSettings, tensors: Mapping[str, Tensor], inputs: int, outputs: int
 ) -> tuple[int, list[int]]:
     """Members and hidden widths, read from the tensors."""
-    weights: list[Tensor] = []
-    while (weight := tensors.get(f"net.layers.{len(weights)}.weight")) is not None:
-        weights.append(weight)
+    weights = layer_weights(tensors, "net")
     chain = itertools.pairwise(weights)
     if (
         len(weights) < 2

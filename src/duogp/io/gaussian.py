@@ -19,7 +19,7 @@ from duogp.errors import SavedModelError
 from duogp.fitting.build import build_model
 from duogp.fitting.deep import Architecture
 from duogp.io.common import common_from_state, common_state, settings_from_state
-from duogp.io.modules import count_numbers, module_state, restore_module
+from duogp.io.modules import count_numbers, layer_weights, module_state, restore_module
 from duogp.io.plain import entry
 from duogp.io.specs import FREE_NUMBERS, NUMBERS_EACH, Reader
 from duogp.methods import Method
@@ -110,9 +110,7 @@ class Sizes:
 
     def network(self, name: str) -> list[int] | None:
         """Widths of the layers of a network of ours."""
-        shapes: list[torch.Size] = []
-        while (weight := self.tensors.get(f"{name}.layers.{len(shapes)}.weight")) is not None:
-            shapes.append(weight.shape[-2:])
+        shapes = [weight.shape[-2:] for weight in layer_weights(self.tensors, name)]
         if any(before[-1] != after[0] for before, after in itertools.pairwise(shapes)):
             raise SavedModelError(f"the layers of {name!r} among its tensors do not fit together")
         return [shape[-1] for shape in shapes] or None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
@@ -55,6 +55,8 @@ class BaseGP(Saveable, BaseEstimator, ABC):
 
     #: the likelihood of ``likelihood=None``
     _default_likelihood: str
+    #: the error for one of another estimator
+    _refused_likelihood: str
 
     def __init__(
         self,
@@ -125,7 +127,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         gp.column_names = self._column_names()
         self._gp: Any = gp
         self._learner: OnlineGP | None = None
-        self._learned(gp, reasons)
+        self.method_, self.reasons_ = self.method if gp.method is None else gp.method.name, reasons
         self.n_iter_ = gp.history[-1].epoch if len(gp.history) else 1
         self.calibration_: Calibration | None = None
         if len(held_out):
@@ -135,7 +137,8 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         return self
 
     def _fit_settings(self, seed: int) -> dict[str, Any]:
-        self._check_likelihood(self._target_kind())
+        if (self._target_kind() == "classes") != isinstance(self, ClassifierMixin):
+            raise ValueError(f"likelihood={self.likelihood!r} is {self._refused_likelihood}")
         return fit_keywords({**self.get_params(deep=False), "likelihood": self._likelihood()}, seed)
 
     def _likelihood(self) -> Any:
@@ -154,15 +157,8 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         matrix = read_inputs(self, validation[0], reset=False)
         return matrix, self._read_target(validation[1], len(matrix), "validation y")
 
-    def _learned(self, gp: Any, reasons: list[str]) -> None:
-        self.method_ = gp.method.name if gp.method is not None else self.method
-        self.reasons_ = list(reasons)
-
     def _column_names(self) -> list[str] | None:
         return getattr(self, "feature_names_in_", np.array([])).tolist() or None
-
-    @abstractmethod
-    def _check_likelihood(self, kind: str) -> None: ...
 
     @abstractmethod
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray: ...

@@ -25,6 +25,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
     """
 
     _default_likelihood = "classes"
+    _refused_likelihood = "for numbers, not for labels: use GPRegressor"
 
     # -- prediction ------------------------------------------------------------------------------------------
 
@@ -74,7 +75,9 @@ class GPClassifier(ClassifierMixin, BaseGP):
     ) -> Self:
         """Fit to a table and its labels; see `GPRegressor.fit`."""
         self._object_labels = getattr(y, "dtype", None) == np.dtype(object)
-        return self._fit(X, y, sample_weight, validation=validation)
+        self._fit(X, y, sample_weight, validation=validation)
+        self._name_classes(self._gp.classes)
+        return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn from one more minibatch: a stream (`duogp.OnlineGP`) starts, or continues after `fit`.
@@ -88,19 +91,9 @@ class GPClassifier(ClassifierMixin, BaseGP):
         self._name_classes(self._learner.classes)
         return self
 
-    def _learned(self, gp: Any, reasons: list[str]) -> None:
-        super()._learned(gp, reasons)
-        self._name_classes(gp.classes)
-
     def _name_classes(self, classes: Any) -> None:
         """Sets ``classes_``: of dtype object where the labels of the fit were."""
         self.classes_ = np.asarray(classes, dtype=object if self._object_labels else None)
-
-    def _check_likelihood(self, kind: str) -> None:
-        if kind != "classes":
-            raise ValueError(
-                f"likelihood={self.likelihood!r} is for numbers, not for labels: use GPRegressor"
-            )
 
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
         labels = as_labels(y, n, name)

@@ -37,6 +37,7 @@ class GPRegressor(RegressorMixin, BaseGP):
     """
 
     _default_likelihood = "gaussian"
+    _refused_likelihood = "for class labels: use GPClassifier"
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -136,10 +137,6 @@ class GPRegressor(RegressorMixin, BaseGP):
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from one more minibatch: a stream (`duogp.OnlineGP`) starts, or continues after `fit`."""
         return self._partial_fit(X, y, sample_weight)
-
-    def _check_likelihood(self, kind: str) -> None:
-        if kind == "classes":
-            raise ValueError(f"likelihood={self.likelihood!r} is for class labels: use GPClassifier")
 
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
         values = require_moderate(as_target(y, n, name).astype(np.float64, copy=False), name)
