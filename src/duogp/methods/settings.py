@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from numbers import Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -62,121 +63,19 @@ INTEGER = Check("be an integer", _is_integer, error=TypeError)
 SEED = Check("be from 0 to 2**63 - 1", lambda v: 0 <= v < 2**63)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What `duogp.fit` takes. ``None`` means: chosen from the method, the solver and the data.
+class CheckedSettings:
+    """Base of a frozen dataclass of settings, whose types are their checks.
 
-    The types are the checks: an int is positive, a float is a positive number, a `Check` replaces these.
+    An int is positive, a float is a positive number, a Literal is a choice; `Check`s in an annotation replace
+    these. None passes where it is the default.
     """
 
-    # the model
-    num_inducing: int | None = None  #: points of the block that carries S; 500, or all rows if fewer
-    num_extra: int | None = None  #: points of a second block (Z_μ, O); as many as num_inducing
-    likelihood: Any = "gaussian"  #: a name ("classes" for labels), or a likelihood object
-    num_latents: int | None = None  #: latent functions mixed into the outputs (LMC); None: one for each
-    shared_kernel: bool | None = None  #: one kernel for all latent functions; on for many classes
-    mean: Annotated[Any, MEAN] = "constant"  #: prior mean: "zero", "constant", "linear" or a module
-    kernel: Any = "matern52"  #: a name or a kernel object
-    ard: bool = True  #: one lengthscale per column
-    output_scale: bool = True  #: learn the prior variance (kernels given by name)
-    initial_lengthscale: float | Sequence[float] | None = None  #: √d, for standardised inputs; a sum: a list
-    initial_scale: float | None = None  #: initial prior variance, 1 by default
-    initial_std: float | None = None  #: of q(u) relative to the prior's: 1; 0.1 with networks under the ELBO
-    initial_noise: float = 0.1
-    noise_floor: float = 1e-6  #: the learned noise variance stays above it, in scaled units
-    learn_noise: bool | None = None  #: on, unless fixed noise is given
-    log_prior: Literal["whitened", "unwhitened"] = (
-        "whitened"  #: of a point q(u): "whitened" or "unwhitened" (MATH §4)
-    )
-    gamma: Annotated[float, ABOVE_ONE] = 1.03  #: of the γ-robust objective
-    mean_columns: int | None = None  #: of the hybrid basis: columns of k(γ, γ) that a step sees; all
-    preconditioner: Literal["none", "jacobi", "nystrom"] = (
-        "jacobi"  #: of the subspace basis: "none", "jacobi" or "nystrom"
-    )
-    ridge: Literal["printed", "kernel", "contracting"] = (
-        "printed"  #: S of a ridge q(u): "printed", "kernel" or "contracting" (MATH §5.3)
-    )
-    epsilon: Annotated[float, POSITIVE_SHARE] = (
-        0.1  #: of DSGPC-ε: how far the second block is shrunk, in (0, 1]
-    )
-    gpytorch_sign: bool = False  #: of the γ-robust normaliser, for comparison only
-
-    # networks: feature extractors of deep kernels, network means
-    widths: Sequence[int] | None = None  #: of the extractor's layers, its features last; by the rows
-    mean_widths: Sequence[int] | None = None  #: of the mean's own extractor or network; as widths
-    extractor: Annotated[Any, MODULE] = (
-        None  #: a module of yours from [..., n, d] to [..., n, features], instead of widths
-    )
-    mean_extractor: Annotated[Any, MODULE] = None  #: one of its own for the mean kernel; a copy of extractor
-    activation: Literal["relu", "silu", "tanh", "gelu"] = "silu"  #: "relu", "silu", "tanh" or "gelu"
-    normalisation: Literal["none", "layer", "spectral", "batch"] = (
-        "none"  #: "none", "layer", "spectral" or "batch" (running moments)
-    )
-    inducing_space: Literal["input", "feature"] = "input"  #: of deep kernels: "input" or "feature"
-    weight_decay: Annotated[float | None, NOT_NEGATIVE] = None  #: of network weights, decoupled; 1e-4
-
-    # deep GPs
-    num_layers: int | None = None  #: layers of a deep GP, the last one included; 2
-    hidden_width: int | None = None  #: units of a hidden layer; as many as inputs, at most 30
-    num_samples: int | None = None  #: of the hidden layers in a step; 1, predictive objectives 8
-    num_residual: int = 10  #: of DDGPC: β points of every layer but the first
-    printed_kl: bool = False  #: of DDGPC: eq. 59 as printed, for comparison only (MATH §5.4)
-
-    # what is optimised
-    beta1: Annotated[float | Sequence[float], WEIGHTS, NO_ZERO] = (
-        1.0  #: weight of the KL; a list is chosen from on validation rows
-    )
-    beta2: Annotated[float | Sequence[float] | None, WEIGHTS] = (
-        None  #: weight of Ω; 1e-3 stochastic, 0 closed-form; or a list
-    )
-    whitening: Literal["Q", "K"] = "Q"  #: of the conditional basis: "Q" or "K"
-    omega: Literal["rows", "batch", "blocks", "full"] | None = (
-        None  #: rows that Ω sees: "rows", "batch" (as published), "blocks", "full"
-    )
-    omega_block: int | None = None  #: rows of a block of Ω in closed-form training; about num_inducing
-
-    # how
-    inducing_init: Literal["random", "kmeans", "greedy"] | None = (
-        None  #: "kmeans" (the default), "random" or "greedy"
-    )
-    extra_init: Literal["random", "kmeans", "greedy"] | None = (
-        None  #: of a second block, apart; None: together with the first
-    )
-    learn_inducing: bool = True
-    solver: Literal["auto", "closed-form", "stochastic", "natural"] = (
-        "auto"  #: "auto", "closed-form", "stochastic" or "natural"
-    )
-    warm_start: Annotated[int | None, COUNT_OR_ZERO] = None  #: closed-form SVGP steps to start from
-    warm_start_rows: int | None = None  #: on a sample of so many rows; all
-    time_budget: float | None = None  #: seconds of training, after which it ends where it is
-    epochs: int | None = None
-    steps: int | None = None  #: optimiser steps in all, instead of epochs
-    batch_size: int = 1024
-    learning_rate: float | None = None
-    natural_rate: float | None = None  #: of natural gradients on q(u): 0.1; 0.02 without log-concavity
-    mean_rule: Literal["adam", "exact", "diagonal", "joint"] = (
-        "adam"  #: of γ's mean beside natural gradients: "adam", "exact", "diagonal", "joint"
-    )
-    schedule: Any = None  #: "constant", "multistep", "cosine" or a function of the fraction done
-    validation_fraction: Annotated[float | None, SHARE] = None
-    early_stopping: bool | None = None
-    patience: int | None = None  #: evaluations without improvement before stopping: 10, 40 with networks
-    refit: bool = True  #: closed form: rows held out come back for the final q(u)
-    evaluate_every: int | None = None  #: epochs between looks at the validation rows
-    standardize: bool | Literal["minmax"] = True  #: True, False, or "minmax" for inputs in [−1, 1]
-
-    # where
-    device: str | None = None  #: "cpu", "cuda", ...; None: CUDA where there is one
-    dtype: Literal["float32", "float64"] = "float64"
-    backend: Literal["auto", "eager", "compile", "graph"] = (
-        "auto"  #: "auto", "eager", "compile" (torch.compile) or "graph" (CUDA)
-    )
-    jitter: float | None = None  #: relative to the prior variance
-    mean_jitter: float | None = None  #: of the conditional basis' mean kernel; jitter by default
-    random_state: Annotated[int, INTEGER, SEED] = 0
-    verbose: bool = False
+    device: str | None
+    dtype: Any
 
     def __post_init__(self) -> None:
+        cls: Any = type(self)
+        checks = checks_of(cls)
         for name, value in asdict_shallow(self).items():
             if isinstance(value, np.generic | np.ndarray):  # np.int64(100), an array of β values
                 value = value.tolist()
@@ -185,7 +84,7 @@ class Settings:
             elif name == "dtype" and isinstance(value, type | np.dtype):  # np.float32
                 value = np.dtype(value).name
             object.__setattr__(self, name, value)
-            for check in CHECKS[name] if value is not None or getattr(Settings, name) is not None else ():
+            for check in checks[name] if value is not None or getattr(cls, name) is not None else ():
                 for part in as_list(value) if check.each else [value]:
                     if not check.holds(part):
                         raise check.error(f"{name} must {check.what}, got {part!r}")
@@ -210,13 +109,97 @@ class Settings:
             raise ValueError(f"device is {self.device!r}, but this torch sees no CUDA device")
         return device
 
-    def but(self, **changes: Any) -> Settings:
-        return replace(self, **changes)
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values; objects (kernels, modules, functions) by their representation."""
         plain = (str, int, float, bool, type(None), list, tuple)
         return {k: v if isinstance(v, plain) else repr(v) for k, v in asdict_shallow(self).items()}
+
+
+@dataclass(frozen=True)
+class Settings(CheckedSettings):
+    """What `duogp.fit` takes. ``None`` means: chosen from the method, the solver and the data."""
+
+    # the model
+    num_inducing: int | None = None  #: points of the block that carries S; 500, or all rows if fewer
+    num_extra: int | None = None  #: points of a second block (Z_μ, O); as many as num_inducing
+    likelihood: Any = "gaussian"  #: a name ("classes" for labels), or a likelihood object
+    num_latents: int | None = None  #: latent functions mixed into the outputs (LMC); None: one for each
+    shared_kernel: bool | None = None  #: one kernel for all latent functions; on for many classes
+    mean: Annotated[Any, MEAN] = "constant"  #: prior mean: "zero", "constant", "linear" or a module
+    kernel: Any = "matern52"  #: a name or a kernel object
+    ard: bool = True  #: one lengthscale per column
+    output_scale: bool = True  #: learn the prior variance (kernels given by name)
+    initial_lengthscale: float | Sequence[float] | None = None  #: √d, for standardised inputs; a sum: a list
+    initial_scale: float | None = None  #: initial prior variance, 1 by default
+    initial_std: float | None = None  #: of q(u) relative to the prior's: 1; 0.1 with networks under the ELBO
+    initial_noise: float = 0.1
+    noise_floor: float = 1e-6  #: the learned noise variance stays above it, in scaled units
+    learn_noise: bool | None = None  #: on, unless fixed noise is given
+    log_prior: Literal["whitened", "unwhitened"] = "whitened"  #: of a point q(u) (MATH §4)
+    gamma: Annotated[float, ABOVE_ONE] = 1.03  #: of the γ-robust objective
+    mean_columns: int | None = None  #: of the hybrid basis: columns of k(γ, γ) that a step sees; all
+    preconditioner: Literal["none", "jacobi", "nystrom"] = "jacobi"  #: of the subspace basis
+    ridge: Literal["printed", "kernel", "contracting"] = "printed"  #: S of a ridge q(u) (MATH §5.3)
+    epsilon: Annotated[float, POSITIVE_SHARE] = 0.1  #: of DSGPC-ε: how far the second block is shrunk
+    gpytorch_sign: bool = False  #: of the γ-robust normaliser, for comparison only
+
+    # networks: feature extractors of deep kernels, network means
+    widths: Sequence[int] | None = None  #: of the extractor's layers, its features last; by the rows
+    mean_widths: Sequence[int] | None = None  #: of the mean's own extractor or network; as widths
+    extractor: Annotated[Any, MODULE] = None  #: a module from [..., n, d] to [..., n, features], no widths
+    mean_extractor: Annotated[Any, MODULE] = None  #: one of its own for the mean kernel; a copy of extractor
+    activation: Literal["relu", "silu", "tanh", "gelu"] = "silu"
+    normalisation: Literal["none", "layer", "spectral", "batch"] = "none"  #: "batch": by running moments
+    inducing_space: Literal["input", "feature"] = "input"  #: of deep kernels
+    weight_decay: Annotated[float | None, NOT_NEGATIVE] = None  #: of network weights, decoupled; 1e-4
+
+    # deep GPs
+    num_layers: int | None = None  #: layers of a deep GP, the last one included; 2
+    hidden_width: int | None = None  #: units of a hidden layer; as many as inputs, at most 30
+    num_samples: int | None = None  #: of the hidden layers in a step; 1, predictive objectives 8
+    num_residual: int = 10  #: of DDGPC: β points of every layer but the first
+    printed_kl: bool = False  #: of DDGPC: eq. 59 as printed, for comparison only (MATH §5.4)
+
+    # what is optimised
+    beta1: Annotated[float | Sequence[float], WEIGHTS, NO_ZERO] = 1.0  #: of the KL; a list: by validation
+    beta2: Annotated[float | Sequence[float] | None, WEIGHTS] = None  #: of Ω; 1e-3 stochastic, 0 closed-form
+    whitening: Literal["Q", "K"] = "Q"  #: of the conditional basis
+    omega: Literal["rows", "batch", "blocks", "full"] | None = None  #: rows that Ω sees
+    omega_block: int | None = None  #: rows of a block of Ω in closed-form training; about num_inducing
+
+    # how
+    inducing_init: Literal["random", "kmeans", "greedy"] | None = None  #: "kmeans" by default
+    extra_init: Literal["random", "kmeans", "greedy"] | None = None  #: of a second block; with the first
+    learn_inducing: bool = True
+    solver: Literal["auto", "closed-form", "stochastic", "natural"] = "auto"
+    warm_start: Annotated[int | None, COUNT_OR_ZERO] = None  #: closed-form SVGP steps to start from
+    warm_start_rows: int | None = None  #: on a sample of so many rows; all
+    time_budget: float | None = None  #: seconds of training, after which it ends where it is
+    epochs: int | None = None
+    steps: int | None = None  #: optimiser steps in all, instead of epochs
+    batch_size: int = 1024
+    learning_rate: float | None = None
+    natural_rate: float | None = None  #: of natural gradients on q(u): 0.1; 0.02 without log-concavity
+    mean_rule: Literal["adam", "exact", "diagonal", "joint"] = "adam"  #: of γ, beside natural gradients
+    schedule: Any = None  #: "constant", "multistep", "cosine" or a function of the fraction done
+    validation_fraction: Annotated[float | None, SHARE] = None
+    early_stopping: bool | None = None
+    patience: int | None = None  #: evaluations without improvement before stopping: 10, 40 with networks
+    refit: bool = True  #: closed form: rows held out come back for the final q(u)
+    evaluate_every: int | None = None  #: epochs between looks at the validation rows
+    standardize: bool | Literal["minmax"] = True  #: "minmax": inputs in [−1, 1]
+
+    # where
+    device: str | None = None  #: "cpu", "cuda", ...; None: CUDA where there is one
+    dtype: Literal["float32", "float64"] = "float64"
+    backend: Literal["auto", "eager", "compile", "graph"] = "auto"  #: "graph": on CUDA
+    jitter: float | None = None  #: relative to the prior variance
+    mean_jitter: float | None = None  #: of the conditional basis' mean kernel; jitter by default
+    random_state: Annotated[int, INTEGER, SEED] = 0
+    verbose: bool = False
+
+    def but(self, **changes: Any) -> Settings:
+        return replace(self, **changes)
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Settings:
@@ -224,14 +207,26 @@ class Settings:
         known = [f.name for f in fields(cls)]
         for name in given:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; the settings are {', '.join(known)}"
-                raise TypeError(f"unknown setting {name!r}{hint}")
+                raise unknown_setting(name, known)
         return cls(**given)
 
 
-def asdict_shallow(settings: Settings) -> dict[str, Any]:
+def unknown_setting(name: str, known: Sequence[str]) -> TypeError:
+    """The error for an unknown name, with the nearest known one."""
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; the settings are {', '.join(known)}"
+    return TypeError(f"unknown setting {name!r}{hint}")
+
+
+def asdict_shallow(settings: Any) -> dict[str, Any]:
     return {f.name: getattr(settings, f.name) for f in fields(settings)}
+
+
+@cache
+def checks_of(cls: Any) -> dict[str, list[Check]]:
+    """The checks of every setting of a class."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {f.name: _checks(hints[f.name]) for f in fields(cls)}
 
 
 def _checks(hint: Any) -> list[Check]:
@@ -250,7 +245,3 @@ def _checks(hint: Any) -> list[Check]:
 
 def _choices(option: Any) -> tuple[Any, ...]:
     return (True, False) if option is bool else get_args(option) if get_origin(option) is Literal else ()
-
-
-#: Checks of every setting.
-CHECKS = {name: _checks(hint) for name, hint in get_type_hints(Settings, include_extras=True).items()}
