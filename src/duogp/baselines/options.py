@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from numbers import Real
-from typing import Any
-
-import numpy as np
-import torch
+from typing import Annotated, Any, Literal
 
 from duogp.baselines.descent import NetworkPlan
 from duogp.errors import DataWarning
 from duogp.fitting.dataset import with_seed
 from duogp.fitting.factories import likelihood_name, target_kind
-from duogp.methods.settings import Settings
+from duogp.methods.settings import (
+    INTEGER,
+    NOT_NEGATIVE,
+    SEED,
+    SHARE,
+    CheckedSettings,
+    Settings,
+    unknown_setting,
+)
 from duogp.training.schedules import make_schedule
 
 KINDS = ("deep-ensemble", "mc-dropout")
@@ -35,16 +38,18 @@ WIDTHS = ((20_000, (1000, 500, 50)), (4_000, (500, 250, 50)), (0, (100, 50)))
 
 
 @dataclass(frozen=True)
-class NeuralSettings:
+class NeuralSettings(CheckedSettings):
     """Options of `fit_neural`. ``None`` means: chosen from the kind and the data."""
 
     # the networks
     members: int = 5  #: networks of an ensemble
     passes: int = 50  #: of MC dropout at prediction
-    dropout: float = 0.05  #: share of the hidden units left out
+    dropout: Annotated[float, SHARE] = 0.05  #: share of the hidden units left out
     widths: Sequence[int] | None = None  #: of the hidden layers; by the number of rows, as for deep kernels
-    activation: str = "silu"  #: "relu", "silu", "tanh" or "gelu"
-    normalisation: str = "none"  #: "none", "layer", "spectral" or "batch" (running moments)
+    activation: Literal["relu", "silu", "tanh", "gelu"] = "silu"
+    normalisation: Literal["none", "layer", "spectral", "batch"] = (
+        "none"  #: "none", "layer", "spectral" or "batch" (running moments)
+    )
     likelihood: str = "gaussian"  #: "gaussian"; "classes" or another of labels: softmax
     heteroscedastic: bool | None = None  #: noise that depends on x; on for ensembles
     noise_floor: float = 1e-6  #: the noise variance stays above it, in scaled units
@@ -56,9 +61,9 @@ class NeuralSettings:
     batch_size: int | None = None  #: about a fiftieth of the rows, from 64 to 1024
     learning_rate: float | None = None  #: 0.1 / √(widest layer)
     schedule: Any = "cosine"  #: "constant", "multistep", "cosine" or a function of the fraction done
-    weight_decay: float = 1e-4  #: decoupled
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 1e-4  #: decoupled
     clip: float = 1.0  #: largest norm of a network's gradient
-    validation_fraction: float | None = None  #: 0.1, but ten rows where a quarter is as many
+    validation_fraction: Annotated[float | None, SHARE] = None  #: 0.1, but ten rows where a quarter has them
     early_stopping: bool | None = None  #: where there are validation rows
     patience: int | None = None  #: evaluations without improvement before stopping; a fifth of the epochs
     evaluate_every: int = 1  #: epochs between looks at the validation rows
@@ -66,29 +71,12 @@ class NeuralSettings:
 
     # where
     device: str | None = None  #: "cpu", "cuda", ...; None: CUDA where there is one
-    dtype: str = "float32"
-    random_state: int = 0
+    dtype: Literal["float32", "float64"] = "float32"
+    random_state: Annotated[int, INTEGER, SEED] = 0
     verbose: bool = False
 
     def __post_init__(self) -> None:
-        for name in _names(self):
-            if isinstance(getattr(self, name), np.generic | np.ndarray):  # np.int64(100), an array of widths
-                object.__setattr__(self, name, getattr(self, name).tolist())
-        # Those that `duogp.Settings` has too are checked there.
-        object.__setattr__(self, "dtype", self.shared.dtype)  # torch.float32, np.float32: "float32"
-        for name in ("members", "passes"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a positive integer, got {value!r}")
-        if not (_is_number(self.dropout) and 0 <= self.dropout < 1):
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout!r}")
-        if not (_is_number(self.clip) and self.clip > 0):
-            raise ValueError(f"clip must be a positive number, got {self.clip!r}")
-        for name in ("heteroscedastic", "calibrate_noise"):
-            if getattr(self, name) not in (None, True, False):
-                raise ValueError(f"{name} must be one of None, True, False, got {getattr(self, name)!r}")
-        if self.standardize not in (True, False):
-            raise ValueError(f"standardize must be True or False, got {self.standardize!r}")
+        super().__post_init__()
         if self.epochs is not None and self.steps is not None:
             raise ValueError("epochs and steps both say how long to train: give one of them")
         if self.target != "classes" and likelihood_name(self.likelihood) != "gaussian":
@@ -101,21 +89,14 @@ class NeuralSettings:
     @property
     def shared(self) -> Settings:
         """The options that fits of Gaussian processes have too."""
-        names = [name for name in _names(Settings) if name in _names(self)]
-        return Settings(**{name: getattr(self, name) for name in names if getattr(self, name) is not None})
+        own = {f.name for f in fields(self)}
+        values = {f.name: getattr(self, f.name) for f in fields(Settings) if f.name in own}
+        return Settings(**{name: value for name, value in values.items() if value is not None})
 
     @property
     def target(self) -> str:
         """Kind of the targets: "real" or "classes"."""
-        return target_kind(self.shared)
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        return self.shared.torch_dtype
-
-    @property
-    def torch_device(self) -> torch.device:
-        return self.shared.torch_device
+        return target_kind(Settings(likelihood=likelihood_name(self.likelihood)))
 
     def hidden_widths(self, rows: int) -> tuple[int, ...]:
         """Widths of the hidden layers: those given, or by the number of rows."""
@@ -152,12 +133,6 @@ class NeuralSettings:
             verbose=self.verbose,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values; objects by their representation."""
-        plain = (str, int, float, bool, type(None), list, tuple)
-        values = {name: getattr(self, name) for name in _names(self)}
-        return {k: v if isinstance(v, plain) else repr(v) for k, v in values.items()}
-
     @classmethod
     def of(cls, kind: str, given: Mapping[str, Any]) -> NeuralSettings:
         """Settings from keywords. Those of Gaussian processes are ignored with a warning."""
@@ -166,9 +141,7 @@ class NeuralSettings:
         mine, theirs = _names(cls), _names(Settings)
         for name in given:
             if name not in mine and name not in theirs:
-                near = difflib.get_close_matches(name, mine, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; the settings are {', '.join(mine)}"
-                raise TypeError(f"unknown setting {name!r}{hint}")
+                raise unknown_setting(name, mine)
         idle = [name for other, own in OWN.items() if other != kind for name in own]
         idle = [name for name in idle if name in given and given[name] != getattr(cls, name)]
         if unused := [name for name in given if name not in mine or name in idle]:
@@ -178,10 +151,6 @@ class NeuralSettings:
 
 def _names(settings: Any) -> list[str]:
     return [f.name for f in fields(settings)]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _power_of_two(value: float) -> int:

@@ -21,7 +21,7 @@ in M_α; `columns` estimates it from some of its columns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -164,6 +164,22 @@ class Subspace(Basis):
         for name in SubspaceState._fields:  # buffers follow the model to its device and into its copies
             value = None if prior is None else getattr(prior, name).detach().double().clone()
             self.register_buffer(f"prior_{name}", value)
+
+    def rebuilt(
+        self,
+        mean_inducing: Tensor,
+        inducing: Tensor,
+        columns: int | None,
+        *,
+        shared: bool,
+        prior: SubspaceState | None,
+    ) -> Subspace:
+        """A basis with this kernel and other points, coefficients at zero."""
+        shape, preconditioner = self.q.a0.shape[:-1], self.preconditioner
+        options: dict[str, Any] = {"preconditioner": preconditioner, "columns": columns, "shared": shared}
+        out = Subspace(self.kernel, mean_inducing.detach(), inducing.detach(), shape, **options, prior=prior)
+        out.q.to(self.q.a0)
+        return out.to(inducing.device)
 
     @property
     def prior(self) -> SubspaceState | None:

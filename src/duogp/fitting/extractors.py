@@ -31,8 +31,8 @@ def make_network(
     net = MLP(
         inputs,
         widths,
-        activation=settings.activation,  # type: ignore[arg-type]
-        normalisation=settings.normalisation,  # type: ignore[arg-type]
+        activation=settings.activation,
+        normalisation=settings.normalisation,
         generator=torch.Generator().manual_seed(seed),
     )
     return batched(net, batch)

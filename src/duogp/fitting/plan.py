@@ -238,7 +238,7 @@ def closed_form_obstacle(method: Method, settings: Settings) -> str | None:
 def choose_solver(method: Method, settings: Settings, n: int, reasons: dict[str, str] | None = None) -> str:
     """ "closed-form", "stochastic" or "natural": as asked for, as the method says, or by traits and rows."""
     reasons = {} if reasons is None else reasons
-    asked = settings.solver
+    asked: str = settings.solver
     if asked == "auto":
         asked = str(method.defaults.get("solver", "auto"))
     obstacle = closed_form_obstacle(method, settings)
@@ -363,7 +363,7 @@ def _training(
         steps=settings.steps,
         seconds=settings.time_budget,
         weight_decay=WEIGHT_DECAY if settings.weight_decay is None else settings.weight_decay,
-        backend=settings.backend,  # type: ignore[arg-type]
+        backend=settings.backend,
         verbose=settings.verbose,
     )
 

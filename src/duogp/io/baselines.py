@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +15,11 @@ from duogp.baselines import KINDS, NeuralPredictor, NeuralSettings
 from duogp.baselines.fit import make_network
 from duogp.data.targets import Target
 from duogp.errors import SavedModelError
-from duogp.io.common import common_from_state, common_state, method_from_state, on_device, settings_from_state
-from duogp.io.modules import count_numbers, module_state, restore_module
+from duogp.io.common import common_from_state, common_state, settings_from_state
+from duogp.io.modules import layer_weights, module_state, restore_module
 from duogp.io.plain import entry
 from duogp.io.specs import Reader
+from duogp.methods import Method
 
 
 def neural_state(predictor: NeuralPredictor) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -30,14 +31,11 @@ def neural_state(predictor: NeuralPredictor) -> tuple[dict[str, Any], dict[str, 
 def neural_from_state(
     part: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
-    *,
-    device: str | torch.device | None = None,
-    objects: Mapping[str, Any] | None = None,
-    classes: Iterable[Any] | None = None,
+    method: Method | None,
+    reader: Reader,
+    device: str | torch.device | None,
 ) -> NeuralPredictor:
-    reader = Reader(part, count_numbers(tensors), objects=objects, classes=classes)
-    method = method_from_state(part, reader)
-    settings = on_device(settings_from_state(NeuralSettings, part, reader), device)
+    settings = settings_from_state(NeuralSettings, part, reader, device)
     common = common_from_state(part)
     described = entry(part, "model", dict)
     kind = entry(described, "network", str)
@@ -65,9 +63,7 @@ def _sizes(
     kind: str, settings: NeuralSettings, tensors: Mapping[str, Tensor], inputs: int, outputs: int
 ) -> tuple[int, list[int]]:
     """Members and hidden widths, read from the tensors."""
-    weights: list[Tensor] = []
-    while (weight := tensors.get(f"net.layers.{len(weights)}.weight")) is not None:
-        weights.append(weight)
+    weights = layer_weights(tensors, "net")
     chain = itertools.pairwise(weights)
     if (
         len(weights) < 2

@@ -70,29 +70,27 @@ def common_from_state(part: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def settings_from_state(kind: type[SettingsT], part: Mapping[str, Any], reader: Reader) -> SettingsT:
-    """The settings of a fit; names that this version does not know are left out."""
+def settings_from_state(
+    kind: type[SettingsT], part: Mapping[str, Any], reader: Reader, device: str | torch.device | None
+) -> SettingsT:
+    """The settings of a fit with the device asked for (None: its own, or the default where that is not
+    available); names that this version does not know are left out."""
     saved = entry(part, "settings", dict)
     known = {f.name: reader.read(saved[f.name], f.name) for f in fields(kind) if f.name in saved}
     for name, value in saved.items():  # a function that was not given again: the default
         if isinstance(value, Mapping) and "object" in value and known.get(name) is None:
             known.pop(name, None)
     try:
-        return kind(**known)
+        settings = kind(**known)
     except (TypeError, ValueError) as error:
         raise SavedModelError(f"its manifest has settings that are not possible: {error}") from error
-
-
-def on_device(settings: SettingsT, device: str | torch.device | None) -> SettingsT:
-    """The settings with the device asked for; None: their own, or the default where that is not available."""
-    asked = settings if device is None else replace(settings, device=str(device))
+    if device is not None:
+        return replace(settings, device=str(device))
     try:
-        _ = asked.torch_device
+        _ = settings.torch_device
     except ValueError:
-        if device is not None:
-            raise
         return replace(settings, device=None)
-    return asked
+    return settings
 
 
 def _method_state(method: Method | None, writer: Writer) -> Any:

@@ -8,19 +8,18 @@ allocated which the file does not hold.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from duogp.bases import Subspace
 from duogp.bases.subspace_prior import SubspaceState
 from duogp.errors import SavedModelError
 from duogp.fitting.build import build_model
 from duogp.fitting.deep import Architecture
-from duogp.io.common import common_from_state, common_state, method_from_state, on_device, settings_from_state
-from duogp.io.modules import count_numbers, module_state, restore_module
+from duogp.io.common import common_from_state, common_state, settings_from_state
+from duogp.io.modules import count_numbers, layer_weights, module_state, restore_module
 from duogp.io.plain import entry
 from duogp.io.specs import FREE_NUMBERS, NUMBERS_EACH, Reader
 from duogp.methods import Method
@@ -58,18 +57,15 @@ def gaussian_state(gp: GP) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def gaussian_from_state(
     part: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
-    *,
-    device: str | torch.device | None = None,
-    objects: Mapping[str, Any] | None = None,
-    classes: Iterable[Any] | None = None,
+    method: Method | None,
+    reader: Reader,
+    device: str | torch.device | None,
 ) -> GP:
-    reader = Reader(part, count_numbers(tensors), objects=objects, classes=classes)
-    method = method_from_state(part, reader)
     if method is None or method.is_baseline:
         raise SavedModelError(f"its method is {part['method']!r}, which is no GP")
     sizes = Sizes(tensors)
     reader.functions = sizes.latents
-    settings = on_device(settings_from_state(Settings, part, reader), device)
+    settings = settings_from_state(Settings, part, reader, device)
     common = common_from_state(part)
     described = entry(part, "model", dict)
     known_noise = entry(described, "known_noise", bool)
@@ -114,9 +110,7 @@ class Sizes:
 
     def network(self, name: str) -> list[int] | None:
         """Widths of the layers of a network of ours."""
-        shapes: list[torch.Size] = []
-        while (weight := self.tensors.get(f"{name}.layers.{len(shapes)}.weight")) is not None:
-            shapes.append(weight.shape[-2:])
+        shapes = [weight.shape[-2:] for weight in layer_weights(self.tensors, name)]
         if any(before[-1] != after[0] for before, after in itertools.pairwise(shapes)):
             raise SavedModelError(f"the layers of {name!r} among its tensors do not fit together")
         return [shape[-1] for shape in shapes] or None
@@ -184,8 +178,13 @@ def _build(
             rows=Batch(inducing[:, 0], torch.empty(0), noise, weight),  # the exact basis has all of them
         )
         state = {name: tensors.get(f"basis.prior_{name}") for name in SubspaceState._fields}
-        if (shared := entry(described, "shared_points", bool)) or state["alpha"] is not None:
-            model.basis = _subspace(model.basis, shared, state)
+        prior = None if state["alpha"] is None else SubspaceState(**state)  # type: ignore[arg-type]
+        if (shared := entry(described, "shared_points", bool)) or prior is not None:
+            basis: Any = model.basis
+            index = basis.columns_index
+            columns = None if index is None else index.shape[-1]
+            points = basis.mean_inducing, basis.inducing
+            model.basis = basis.rebuilt(*points, columns, shared=shared, prior=prior)
     except Exception as error:  # from a user's module, or settings and tensors of different models
         raise SavedModelError(f"the model cannot be built as it was: {error}") from error
     return model.eval()
@@ -206,20 +205,3 @@ def _build_settings(settings: Settings, described: Mapping[str, Any], sizes: Siz
     if (widths := sizes.network("mean.net")) is not None and len(widths) > 1:
         known["mean_widths"] = widths[:-1]  # the last layer has the one output of a mean
     return settings.but(**known)
-
-
-def _subspace(basis: Any, shared: bool, state: Mapping[str, Tensor | None]) -> Subspace:
-    """A `Subspace` whose mean shares the points of the covariance, or whose prior is an earlier posterior."""
-    index = basis.columns_index
-    out = Subspace(
-        basis.kernel,
-        basis.mean_inducing.detach(),
-        basis.inducing.detach(),
-        basis.q.a0.shape[:-1],
-        preconditioner=basis.preconditioner,
-        columns=None if index is None else index.shape[-1],
-        shared=shared,
-        prior=None if state["alpha"] is None else SubspaceState(**state),  # type: ignore[arg-type]
-    )
-    out.q.to(basis.q.a0)
-    return out.to(basis.inducing.device)

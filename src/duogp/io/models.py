@@ -11,8 +11,11 @@ from torch import Tensor
 from duogp.baselines import NeuralPredictor
 from duogp.errors import SavedModelError
 from duogp.io.baselines import neural_from_state, neural_state
+from duogp.io.common import method_from_state
 from duogp.io.gaussian import gaussian_from_state, gaussian_state
+from duogp.io.modules import count_numbers
 from duogp.io.plain import entry
+from duogp.io.specs import Reader
 from duogp.posterior.gp import GP
 
 
@@ -38,5 +41,7 @@ def gp_from_state(
     kind = entry(part, "kind", str)
     if kind not in ("gp", "neural"):
         raise SavedModelError(f"its model is of the kind {kind!r}, expected 'gp' or 'neural'")
+    reader = Reader(part, count_numbers(tensors), objects=objects, classes=classes)
+    method = method_from_state(part, reader)
     read = gaussian_from_state if kind == "gp" else neural_from_state
-    return read(part, tensors, device=device, objects=objects, classes=classes)
+    return read(part, tensors, method, reader, device)

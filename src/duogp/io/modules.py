@@ -94,5 +94,13 @@ def _is_finite(value: Tensor) -> bool:
     return not value.is_floating_point() or bool(value.isfinite().all())
 
 
+def layer_weights(tensors: Mapping[str, Tensor], name: str) -> list[Tensor]:
+    """The weights of the layers of a network of ours, in order."""
+    out: list[Tensor] = []
+    while (weight := tensors.get(f"{name}.layers.{len(out)}.weight")) is not None:
+        out.append(weight)
+    return out
+
+
 def count_numbers(tensors: Mapping[str, Tensor]) -> int:
     return sum(value.numel() for value in tensors.values())

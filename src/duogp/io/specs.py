@@ -2,8 +2,9 @@
 
     {"class": "Scale", "kernel": {"class": "RBF", "dims": 2, "ard": true, "lengthscale": [0.7, 0.7]}, ...}
 
-A class of this library stands in `CLASSES` under its saved name. Every other object (a user's kernel, a torch
-module, a function) is a place with a name, and with its constructor's arguments where they are known:
+A class of this library stands in `CLASSES` under its saved name, with the arguments of its constructor. Every
+other object (a user's kernel, a torch module, a function) is a place with a name, and with those arguments
+where they are known:
 
     {"object": "kernel.0.kernel", "class": "MyKernel", "arguments": {"width": 2.0}}
 
@@ -13,17 +14,16 @@ name from a file is looked up in `CLASSES` and in ``classes``, and nowhere else.
 
 from __future__ import annotations
 
-import inspect
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from duogp.errors import SavedModelError
-from duogp.io.classes import CLASSES, CONSTRUCTORS, NAMES, TYPES
+from duogp.io.classes import CLASSES, NAMES, check_types, cost, parameters_of, variadic
 from duogp.io.plain import entry
 from duogp.numerics.parameters import Positive, Prior
 
@@ -35,36 +35,39 @@ LONGEST_ARGUMENT = 10_000
 
 
 def constructor_arguments(thing: Any) -> dict[str, Any]:
-    """The arguments, by name, with which an object of a user's class is made again.
+    """The arguments, by name, with which an object is made again; a ``*argument`` as a list.
 
-    ``thing.config()`` where the class has such a method; those of a constructor inherited from a class of
-    ours; otherwise the attributes with the names of the constructor's arguments (scikit-learn's convention).
-    A ValueError says which argument is unknown or no value for JSON.
+    ``thing.config()`` where the class has such a method; otherwise the attributes with the names of the
+    constructor's arguments (scikit-learn's convention). A constructor of a subclass, newer than the
+    ``config`` that it inherits, may have arguments of both kinds. A ValueError names an unknown argument.
     """
     cls = type(thing)
-    makers: list[Any] = [getattr(base, "__init__") for base in cls.__mro__]  # noqa: B009
-    own, inherited = makers[0], next(CONSTRUCTORS[maker] for maker in makers if maker in CONSTRUCTORS)
+    known, out = {}, {}
     if callable(getattr(cls, "config", None)):
-        out = dict(thing.config())
-    elif own in CONSTRUCTORS:
-        out = {name: CONSTRUCTORS[own].argument(thing, name) for name in CONSTRUCTORS[own].types}
-    else:
-        out = {}
-        for name, parameter in itertools.islice(inspect.signature(own).parameters.items(), 1, None):
-            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-                raise ValueError(f"the constructor of {cls.__name__} takes {parameter}")
-            if name in inherited.read:
-                out[name] = inherited.read[name](thing)
-            elif hasattr(thing, name):
-                out[name] = getattr(thing, name)
-            else:
-                raise ValueError(f"{cls.__name__} has no attribute {name!r}, an argument of its constructor")
-    for name, value in out.items():
+        known = dict(thing.config())
+        if issubclass(_definer(cls, "config"), _definer(cls, "__init__")):
+            return known
+    for name, parameter in parameters_of(cls).items():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_KEYWORD):
+            raise ValueError(f"the constructor of {cls.__name__} takes {parameter}")
+        if name not in known and not hasattr(thing, name):
+            raise ValueError(f"{cls.__name__} has no attribute {name!r}, an argument of its constructor")
+        value = known[name] if name in known else getattr(thing, name)
+        out[name] = list(value) if name in variadic(cls) else value
+    return out
+
+
+def _definer(cls: type, name: str) -> type:
+    return next(base for base in cls.__mro__ if name in vars(base))
+
+
+def require_writable(cls: type, arguments: Mapping[str, Any]) -> None:
+    """A ValueError for arguments of a user's class that JSON cannot hold."""
+    for name, value in arguments.items():
         if not _is_writable(value):
             raise ValueError(
                 f"argument {name!r} of {cls.__name__} is {type(value).__name__}, no value for JSON"
             )
-    return out
 
 
 def _is_writable(value: Any) -> bool:
@@ -111,11 +114,11 @@ class Writer:
         name = NAMES.get(type(value))
         if name is None:
             return self._write_other(value, place)
-        known, out = CLASSES[name], {"class": name}
-        for argument, kind in known.types.items():
-            inner = place if kind == "kernels" else f"{place}.{argument}"
-            out[argument] = self.write(known.argument(value, argument), inner)
-        return out | _frozen(value)
+        return {"class": name, **self._arguments(value, constructor_arguments(value), place)} | _frozen(value)
+
+    def _arguments(self, value: Any, arguments: Mapping[str, Any], place: str) -> dict[str, Any]:
+        star = variadic(type(value))
+        return {n: self.write(v, place if n in star else f"{place}.{n}") for n, v in arguments.items()}
 
     def named(self, value: Any) -> dict[str, str]:
         """A user's class or function by its name, under which `load` finds it in ``classes``."""
@@ -135,13 +138,14 @@ class Writer:
             return {"object": place}
         try:
             arguments = constructor_arguments(value)
+            require_writable(type(value), arguments)
         except ValueError as error:
             if hasattr(value, "config"):
                 raise SavedModelError(f"{type(value).__name__}.config() cannot be saved: {error}") from error
             self.objects[place]["no_class"] = str(error)
             return {"object": place}
         name = self.named(type(value))["named"]
-        written = {argument: self.write(v, f"{place}.{argument}") for argument, v in arguments.items()}
+        written = self._arguments(value, arguments, place)
         return {"object": place, "class": name, "arguments": written} | _frozen(value)
 
 
@@ -201,25 +205,22 @@ class Reader:
         if known is None:
             raise SavedModelError(f"its manifest has the unknown class {name!r} in {place!r}")
         # An argument that is not there (an older version had none) is left to the constructor.
-        arguments = {a: self.read(value[a], f"{place}.{a}") for a in known.types if a in value}
-        for argument, found in arguments.items():
-            kind = known.types[argument]
-            if not TYPES[kind][0](found):
-                raise SavedModelError(f"its manifest has a value for '{place}.{argument}' that is no {kind}")
+        arguments = {a: self.read(value[a], f"{place}.{a}") for a in parameters_of(known) if a in value}
+        check_types(known, arguments, place)
+        self.budget -= cost(known, arguments, self.functions)
+        if self.budget < 0:
+            raise SavedModelError(
+                f"its manifest has a {name} in {place!r} far larger than the file of tensors"
+            )
+        return self._make(known, arguments, value, place)
 
-        def make(**arguments: Any) -> Any:
-            self.budget -= known.cost(arguments) * (self.functions if "dims" in arguments else 1)
-            if self.budget < 0:
-                raise ValueError("it would be far larger than the file of tensors")
-            return (known.make or known.cls)(**arguments)
-
-        return self._make(make, arguments, value, place)
-
-    def _make(
-        self, make: Callable[..., Any], arguments: dict[str, Any], value: Mapping[str, Any], place: str
-    ) -> Any:
+    def _make(self, make: Any, arguments: dict[str, Any], value: Mapping[str, Any], place: str) -> Any:
         try:
-            out = make(**arguments)
+            star = [n for n in variadic(make) if n in arguments]
+            parts = [part for name in star for part in arguments.pop(name)]
+            with torch.random.fork_rng(devices=()):  # the random numbers of the process stay as they are
+                torch.default_generator.manual_seed(0)
+                out = make(*parts, **arguments)
             for frozen in value.get("frozen", ()):
                 out.get_parameter(frozen).requires_grad_(False)
         except Exception as error:

@@ -45,6 +45,9 @@ class GPyTorchKernel(Kernel):
     def diag(self, x: Tensor) -> Tensor:
         return self.dense(x)
 
+    def config(self) -> dict[str, Any]:
+        return {"kernel": self.gpytorch_kernel}
+
     def settings(self) -> dict[str, Any]:
         return {"of": type(self.gpytorch_kernel).__name__}
 

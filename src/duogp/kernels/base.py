@@ -121,6 +121,9 @@ class Scale(Kernel):
         self.kernel = kernel
         self.variance = Positive(float(variance), prior=prior, trainable=trainable)
 
+    def config(self) -> dict[str, Any]:
+        return {"kernel": self.kernel, "variance": self.variance, "prior": self.variance.prior}
+
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
         return self.variance().to(x1.dtype)[..., None, None] * self.kernel(x1, x2)
 

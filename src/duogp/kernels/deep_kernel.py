@@ -37,6 +37,10 @@ class DeepKernel(Warped):
     def settings(self) -> dict[str, Any]:
         return {"inputs": self.inputs, "features": self.features}
 
+    def config(self) -> dict[str, Any]:
+        own = self.extractor.module if isinstance(self.extractor, Foreign) else self.extractor
+        return {"extractor": own, "kernel": self.kernel, **self.settings()}
+
     def embed(self, x: Tensor) -> Tensor:
         """h(x); features are returned as they are."""
         if x.shape[-1] == self.features and self.features != self.inputs:

@@ -31,6 +31,9 @@ class Linear(Kernel):
     def settings(self) -> dict[str, Any]:
         return {"dims": self.dims, "ard": self.ard}
 
+    def config(self) -> dict[str, Any]:
+        return {**self.settings(), "variance": self.variance, "prior": self.variance.prior}
+
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
         check_dims(self, self.dims, x1, x2)
         return (x1 * self.variance().to(x1.dtype)[..., None, :]) @ x2.mT

@@ -47,6 +47,10 @@ class Stationary(Kernel):
     def settings(self) -> dict[str, Any]:
         return {"dims": self.dims, "ard": self.ard}
 
+    def config(self) -> dict[str, Any]:
+        """Arguments of the constructor, for saved models."""
+        return {**self.settings(), "lengthscale": self.lengthscale, "prior": self.lengthscale.prior}
+
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
         check_dims(self, self.dims, x1, x2)
         return self.covariance(x1, x2, self.lengthscale()[..., None, :])

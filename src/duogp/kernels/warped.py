@@ -56,3 +56,6 @@ class ActiveDims(Warped):
 
     def settings(self) -> dict[str, Any]:
         return {"active": self.active}
+
+    def config(self) -> dict[str, Any]:
+        return {"kernel": self.kernel, "dims": self.active}

@@ -113,8 +113,11 @@ class Likelihood(nn.Module):
                     f"{name} has {self.latents_per_output} latent functions per output; log_prob(y, f) is "
                     "for one: define density(), a Density with its own expectations"
                 )
-        if nodes is not None or hasattr(self, "log_prob"):
-            self.rule = GaussHermite(NODES if nodes is None else nodes)
+        if nodes is None and hasattr(self, "log_prob"):
+            nodes = NODES
+        self.nodes = nodes  # of the Gauss–Hermite rule; None without one
+        if nodes is not None:
+            self.rule = GaussHermite(nodes)
 
     @classmethod
     def _uses_log_prob(cls) -> bool:

@@ -156,6 +156,12 @@ class GaussianLikelihood(Likelihood):
         self.learns_noise = learn
         self.noise = Positive(noise, (outputs,), floor=floor, prior=prior, trainable=learn)
 
+    def config(self) -> dict[str, Any]:
+        """Arguments of the constructor, for saved models."""
+        noise = self.noise
+        known = {"outputs": self.outputs, "noise": noise, "floor": noise.floor, "prior": noise.prior}
+        return known | {"learn": noise.raw.requires_grad}
+
     def variance(self, row_noise: Tensor | None = None) -> Tensor:
         """Noise variance [R, outputs, n or 1]."""
         learned = self.noise().unsqueeze(-1)

@@ -11,7 +11,7 @@ With f ~ N(μ, v), g ~ N(γ, w) and λ = log s²:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -113,7 +113,11 @@ class HeteroscedasticGaussianLikelihood(Likelihood):
         super().__init__(nodes)
         self.outputs = outputs
         self.noise = Positive(noise, (outputs,), floor=floor, trainable=learn)
-        self.outer = GaussHermite(outer_nodes)
+        self.outer_nodes, self.outer = outer_nodes, GaussHermite(outer_nodes)
+
+    def config(self) -> dict[str, Any]:
+        noise = {"noise": self.noise, "floor": self.noise.floor, "learn": self.noise.raw.requires_grad}
+        return {"outputs": self.outputs, **noise, "nodes": self.nodes, "outer_nodes": self.outer_nodes}
 
     def density(self) -> Density:
         return HeteroscedasticDensity(self.noise().unsqueeze(-1), self.rule(), self.outer())

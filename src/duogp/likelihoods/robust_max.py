@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +104,16 @@ class RobustMaxLikelihood(MultiClassLikelihood):
         logit = torch.tensor(math.log(epsilon / (1 - epsilon)), dtype=torch.float64)
         self.epsilon_logit = nn.Parameter(logit, requires_grad=learn_epsilon)
         self.outer = self.draws(samples, eval_samples)
+        self.samples, self.eval_samples = samples, eval_samples
+
+    def config(self) -> dict[str, Any]:
+        learned = {"epsilon": self.epsilon, "learn_epsilon": self.epsilon_logit.requires_grad}
+        return {
+            "classes": self.classes,
+            **learned,
+            "samples": self.samples,
+            "eval_samples": self.eval_samples,
+        }
 
     @property
     def epsilon(self) -> Tensor:

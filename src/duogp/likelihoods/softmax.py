@@ -85,6 +85,8 @@ class SoftmaxLikelihood(MultiClassLikelihood):
         super().__init__(classes)
         self.outer = self.draws(samples, eval_samples)
         self.inner = self.draws(inner_samples, eval_inner_samples, seed=1)
+        self.samples, self.inner_samples = samples, inner_samples
+        self.eval_samples, self.eval_inner_samples = eval_samples, eval_inner_samples
 
     def density(self) -> Density:
         return SoftmaxDensity(self.classes, self.outer(), self.inner())

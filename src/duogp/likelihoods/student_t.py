@@ -17,6 +17,7 @@ for κ = v/(νs²), δ = (y−μ)²/(νs²): the trapezium rule in log x. Neithe
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,6 +56,11 @@ class StudentTLikelihood(Likelihood):
         self.outputs = outputs
         self.scale = Positive(scale, (outputs,), floor=scale_floor, trainable=learn_scale)
         self.dof = Positive(dof, (outputs,), floor=DOF_FLOOR)
+
+    def config(self) -> dict[str, Any]:
+        learned = {"scale_floor": self.scale.floor, "learn_scale": self.scale.raw.requires_grad}
+        own = {"outputs": self.outputs, "scale": self.scale, "dof": self.dof, "nodes": self.nodes}
+        return own | learned
 
     def _now(self) -> tuple[Tensor, Tensor]:
         """s and ν, [R, outputs, 1]."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +46,7 @@ class LinearMean(Mean):
 
     def __init__(self, dims: int) -> None:
         super().__init__()
+        self.dims = dims
         self.weights = nn.Parameter(torch.zeros(dims))
         self.bias = nn.Parameter(torch.zeros(()))
 
@@ -59,6 +61,9 @@ class ModuleMean(Mean):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.of = Foreign(_OneValue(module))
+
+    def config(self) -> dict[str, Any]:
+        return {"module": self.of.module.module}
 
     def forward(self, x: Tensor) -> Tensor:
         return self.of(x)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -148,10 +148,16 @@ class MLP(nn.Module):
         self.inputs, self.outputs = inputs, int(widths[-1])
         self.activation, self.normalisation, self.dropout = activation, normalisation, float(dropout)
         linear = SpectralLinear if normalisation == "spectral" else Linear
-        sizes = [inputs, *(int(w) for w in widths)]
+        self.widths = [int(w) for w in widths]
+        sizes = [inputs, *self.widths]
         self.layers = nn.ModuleList(linear(a, b, generator) for a, b in itertools.pairwise(sizes))
         norm = {"layer": LayerNorm, "batch": RunningNorm}.get(normalisation)
         self.norms = nn.ModuleList(norm(w) for w in sizes[1:-1]) if norm else None
+
+    def config(self) -> dict[str, Any]:
+        """Arguments of the constructor, for saved models."""
+        look = {"activation": self.activation, "normalisation": self.normalisation, "dropout": self.dropout}
+        return {"inputs": self.inputs, "widths": self.widths, **look}
 
     @property
     def batch_shape(self) -> torch.Size:

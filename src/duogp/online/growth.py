@@ -142,20 +142,7 @@ def append_mean(
 
 def _subspace(basis: Subspace, mean: Tensor, beta: Tensor, columns: int | None, *, shared: bool) -> Subspace:
     """A subspace basis of other points, at its prior."""
-    out = Subspace(
-        basis.kernel,
-        mean.detach(),
-        beta.detach(),
-        basis.q.a0.shape[:-1],
-        preconditioner=basis.preconditioner,
-        columns=columns,
-        shared=shared,
-        prior=basis.prior,
-    )
-    out.q.to(basis.q.a0)
-    if out.columns_index is not None:
-        out.columns_index = out.columns_index.to(beta.device)
-    return out
+    return basis.rebuilt(mean, beta, columns, shared=shared, prior=basis.prior)
 
 
 @torch.no_grad()

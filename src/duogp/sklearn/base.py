@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
@@ -16,14 +16,14 @@ from duogp.api import fit
 from duogp.data.validation import as_row_vector
 from duogp.fitting.factories import target_kind
 from duogp.methods import Method
-from duogp.methods.settings import Settings
+from duogp.methods.settings import SHARE, Settings
 from duogp.online import OnlineGP
 from duogp.online.options import IDLE_SETTINGS
 from duogp.posterior.gp import GP
-from duogp.posterior.prediction import ClassPrediction, Prediction
+from duogp.posterior.prediction import Prediction
 from duogp.saveable import Saveable
 from duogp.sklearn.conformal import Calibration, hold_out
-from duogp.sklearn.fit_keywords import fit_keywords, fraction, seed_of
+from duogp.sklearn.fit_keywords import fit_keywords, seed_of
 from duogp.sklearn.training_rows import (
     TrainingRows,
     join_repeated,
@@ -55,6 +55,8 @@ class BaseGP(Saveable, BaseEstimator, ABC):
 
     #: the likelihood of ``likelihood=None``
     _default_likelihood: str
+    #: the error for one of another estimator
+    _refused_likelihood: str
 
     def __init__(
         self,
@@ -102,7 +104,9 @@ class BaseGP(Saveable, BaseEstimator, ABC):
     ) -> Self:
         seed = seed_of(self.random_state)
         settings = self._fit_settings(seed)
-        share = fraction("calibration_fraction", self.calibration_fraction)
+        share = self.calibration_fraction
+        if not SHARE.holds(share):
+            raise SHARE.error(f"calibration_fraction must {SHARE.what}, got {share!r}")
         matrix = read_inputs(self, X, reset=True, min_rows=2)
         n = len(matrix)
         target = self._read_target(y, n)
@@ -123,7 +127,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         gp.column_names = self._column_names()
         self._gp: Any = gp
         self._learner: OnlineGP | None = None
-        self._learned(gp, reasons)
+        self.method_, self.reasons_ = self.method if gp.method is None else gp.method.name, reasons
         self.n_iter_ = gp.history[-1].epoch if len(gp.history) else 1
         self.calibration_: Calibration | None = None
         if len(held_out):
@@ -133,7 +137,8 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         return self
 
     def _fit_settings(self, seed: int) -> dict[str, Any]:
-        self._check_likelihood(self._target_kind())
+        if (self._target_kind() == "classes") != isinstance(self, ClassifierMixin):
+            raise ValueError(f"likelihood={self.likelihood!r} is {self._refused_likelihood}")
         return fit_keywords({**self.get_params(deep=False), "likelihood": self._likelihood()}, seed)
 
     def _likelihood(self) -> Any:
@@ -152,15 +157,8 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         matrix = read_inputs(self, validation[0], reset=False)
         return matrix, self._read_target(validation[1], len(matrix), "validation y")
 
-    def _learned(self, gp: Any, reasons: list[str]) -> None:
-        self.method_ = gp.method.name if gp.method is not None else self.method
-        self.reasons_ = list(reasons)
-
     def _column_names(self) -> list[str] | None:
         return getattr(self, "feature_names_in_", np.array([])).tolist() or None
-
-    @abstractmethod
-    def _check_likelihood(self, kind: str) -> None: ...
 
     @abstractmethod
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray: ...
@@ -236,13 +234,20 @@ class BaseGP(Saveable, BaseEstimator, ABC):
             X = schema.encode(X).matrix
         return within_reach(read_inputs(self, X, reset=False), gp)
 
-    def _predict(self, X: Any, noise: Any = None) -> Prediction | ClassPrediction:
+    def _predict(self, X: Any, noise: Any = None) -> Any:
+        """A `Prediction` or a `ClassPrediction`."""
         gp, matrix = self.gp_, self._inputs(X)
         if noise is None:
             return gp.predict(matrix)
         if "noise" not in inspect.signature(gp.predict).parameters:
             raise ValueError(f"{self.method_!r} takes no known noise")
         return gp.predict(matrix, noise=noise)
+
+    def _calibrated(self, X: Any, y: Any, noise: Any = None) -> Self:
+        matrix = self._inputs(X)
+        variances = None if noise is None else as_row_vector(noise, len(matrix), "noise")
+        self._calibrate(matrix, self._read_target(y, len(matrix)), variances)
+        return self
 
     def _required_calibration(self, what: str) -> Calibration:
         if self.calibration_ is None:

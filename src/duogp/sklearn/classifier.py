@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 
 from duogp.data.labels import as_labels, codes_of, encode
-from duogp.posterior.prediction import ClassPrediction
 from duogp.sklearn.base import BaseGP
 from duogp.sklearn.conformal import Calibration, check_level, class_scores
 from duogp.sklearn.training_rows import warn_of_column
@@ -26,6 +25,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
     """
 
     _default_likelihood = "classes"
+    _refused_likelihood = "for numbers, not for labels: use GPRegressor"
 
     # -- prediction ------------------------------------------------------------------------------------------
 
@@ -36,9 +36,8 @@ class GPClassifier(ClassifierMixin, BaseGP):
 
     def predict_proba(self, X: Any) -> Array:
         """Class probabilities [n, classes], in the order of ``classes_``."""
-        prediction = self._predict(X)
-        assert isinstance(prediction, ClassPrediction)
-        return prediction.probabilities
+        probabilities: Array = self._predict(X).probabilities
+        return probabilities
 
     def predict_log_proba(self, X: Any) -> Array:
         return np.log(self.predict_proba(X))
@@ -62,9 +61,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
 
     def calibrate(self, X: Any, y: Any) -> Self:
         """Calibrate conformal sets on fresh rows; they must have had no part in the fit."""
-        matrix = self._inputs(X)
-        self._calibrate(matrix, self._read_target(y, len(matrix)), None)
-        return self
+        return self._calibrated(X, y)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray:
         """Joint draws of labels, [n, n_samples]."""
@@ -78,7 +75,9 @@ class GPClassifier(ClassifierMixin, BaseGP):
     ) -> Self:
         """Fit to a table and its labels; see `GPRegressor.fit`."""
         self._object_labels = getattr(y, "dtype", None) == np.dtype(object)
-        return self._fit(X, y, sample_weight, validation=validation)
+        self._fit(X, y, sample_weight, validation=validation)
+        self._name_classes(self._gp.classes)
+        return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn from one more minibatch: a stream (`duogp.OnlineGP`) starts, or continues after `fit`.
@@ -92,19 +91,9 @@ class GPClassifier(ClassifierMixin, BaseGP):
         self._name_classes(self._learner.classes)
         return self
 
-    def _learned(self, gp: Any, reasons: list[str]) -> None:
-        super()._learned(gp, reasons)
-        self._name_classes(gp.classes)
-
     def _name_classes(self, classes: Any) -> None:
         """Sets ``classes_``: of dtype object where the labels of the fit were."""
         self.classes_ = np.asarray(classes, dtype=object if self._object_labels else None)
-
-    def _check_likelihood(self, kind: str) -> None:
-        if kind != "classes":
-            raise ValueError(
-                f"likelihood={self.likelihood!r} is for numbers, not for labels: use GPRegressor"
-            )
 
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
         labels = as_labels(y, n, name)

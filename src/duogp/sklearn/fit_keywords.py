@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import fields
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -53,13 +53,6 @@ def seed_of(random_state: Any) -> int:
     raise ValueError(
         f"random_state must be None, an integer or a numpy RandomState, got {type(random_state).__name__}"
     )
-
-
-def fraction(name: str, value: Any) -> float:
-    is_number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
-    if not is_number or not 0 <= value < 1:
-        raise ValueError(f"{name} must be in [0, 1), got {value!r}")
-    return float(value)
 
 
 def _same(value: Any, default: Any) -> bool:

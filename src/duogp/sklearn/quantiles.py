@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -126,15 +126,3 @@ def _mixture(mean: Tensor, variance: Tensor, weight: Tensor) -> Mixture:
 
 def _array(value: Tensor) -> Array:
     return value.detach().double().cpu().numpy()
-
-
-def shaped(values: Array, single_output: bool, scalar: bool) -> Array:
-    """[levels, n, outputs] as [n, levels] or [n, outputs, levels]; a ``scalar`` level has no axis."""
-    out = np.moveaxis(values, 0, -1)
-    out = out[:, 0] if single_output else out
-    return out[..., 0] if scalar else out
-
-
-def central(level: float) -> Sequence[float]:
-    """The two probabilities between which the central interval lies."""
-    return (1 - level) / 2, (1 + level) / 2

@@ -11,11 +11,11 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
 
 from duogp.data.targets import require_support
-from duogp.data.validation import as_row_vector, as_target
+from duogp.data.validation import as_target
 from duogp.posterior.prediction import Prediction
 from duogp.sklearn.base import BaseGP
 from duogp.sklearn.conformal import Calibration, Scale, check_level
-from duogp.sklearn.quantiles import as_levels, central, predictive_quantiles, shaped
+from duogp.sklearn.quantiles import as_levels, predictive_quantiles
 from duogp.sklearn.training_rows import require_moderate
 
 Array = NDArray[np.float64]
@@ -37,6 +37,7 @@ class GPRegressor(RegressorMixin, BaseGP):
     """
 
     _default_likelihood = "gaussian"
+    _refused_likelihood = "for class labels: use GPClassifier"
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -58,7 +59,7 @@ class GPRegressor(RegressorMixin, BaseGP):
         """
         if return_std and return_cov:
             raise ValueError("return_std and return_cov: ask for one of them")
-        prediction = self._prediction(X, noise)
+        prediction: Prediction = self._predict(X, noise)
         if return_std:
             return prediction.mean, prediction.std
         if return_cov:
@@ -71,9 +72,10 @@ class GPRegressor(RegressorMixin, BaseGP):
         Exact for Gaussian noise; for the other likelihoods by inverting the distribution function, with a
         probability right to about 1e-6; from 4,096 fixed draws for a likelihood of your own.
         """
-        levels = as_levels(quantiles)
-        values = predictive_quantiles(self.gp_, self._inputs(X), levels, noise)
-        return shaped(values, self.gp_.single_output, scalar=np.ndim(quantiles) == 0)
+        gp, levels = self.gp_, as_levels(quantiles)
+        values = np.moveaxis(predictive_quantiles(gp, self._inputs(X), levels, noise), 0, -1)
+        values = values[:, 0] if gp.single_output else values
+        return values[..., 0] if np.ndim(quantiles) == 0 else values
 
     def predict_interval(
         self, X: Any, level: float = 0.9, kind: str = "model", *, noise: Any = None
@@ -86,7 +88,7 @@ class GPRegressor(RegressorMixin, BaseGP):
         """
         level = check_level(level)
         if kind == "model":
-            ends = self.predict_quantiles(X, np.array(central(level)), noise=noise)
+            ends = self.predict_quantiles(X, [(1 - level) / 2, (1 + level) / 2], noise=noise)
             return ends[..., 0], ends[..., 1]
         if kind != "conformal":
             raise ValueError(f"kind must be 'model' or 'conformal', got {kind!r}")
@@ -98,10 +100,7 @@ class GPRegressor(RegressorMixin, BaseGP):
 
     def calibrate(self, X: Any, y: Any, *, noise: Any = None) -> Self:
         """Calibrate conformal intervals on fresh rows; they must have had no part in the fit."""
-        matrix = self._inputs(X)
-        target = self._read_target(y, len(matrix))
-        self._calibrate(matrix, target, None if noise is None else as_row_vector(noise, len(matrix), "noise"))
-        return self
+        return self._calibrated(X, y, noise)
 
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, *, function: bool = False, noise: Any = None
@@ -139,10 +138,6 @@ class GPRegressor(RegressorMixin, BaseGP):
         """Learn from one more minibatch: a stream (`duogp.OnlineGP`) starts, or continues after `fit`."""
         return self._partial_fit(X, y, sample_weight)
 
-    def _check_likelihood(self, kind: str) -> None:
-        if kind == "classes":
-            raise ValueError(f"likelihood={self.likelihood!r} is for class labels: use GPClassifier")
-
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
         values = require_moderate(as_target(y, n, name).astype(np.float64, copy=False), name)
         require_support(values.reshape(n, -1), self._target_kind(), name)
@@ -153,11 +148,6 @@ class GPRegressor(RegressorMixin, BaseGP):
         if y.size != scale.median.size:
             raise ValueError(f"y has shape {y.shape}, predictions have {scale.median.shape}")
         self.calibration_ = Calibration.of(scale.scores(y))
-
-    def _prediction(self, X: Any, noise: Any) -> Prediction:
-        prediction = self._predict(X, noise)
-        assert isinstance(prediction, Prediction)
-        return prediction
 
 
 @torch.no_grad()

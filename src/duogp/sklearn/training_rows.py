@@ -102,14 +102,11 @@ def require_finite(gp: Any, rows: TrainingRows, most: int = 100) -> None:
 
 
 def join_repeated(rows: TrainingRows) -> TrainingRows:
-    """Rows of weight zero left out, equal rows joined and their weights added.
+    """Equal rows joined and their weights added.
 
     The result is sorted; where no rows are equal and every weight is one, it is the input.
     """
     X, y, weight, noise = rows
-    if weight is not None and not weight.all():
-        rows = rows.take(np.flatnonzero(weight))
-        X, y, weight, noise = rows
     keys = [*X.T, *_codes(y).reshape(len(X), -1).T] + ([] if noise is None else [noise])
     order = _repeats(keys)
     if order is None and (weight is None or (weight == 1).all()):
