@@ -23,7 +23,7 @@ from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import log_prior
 from duogp.objectives import DataTerm, Objective, as_objective
 
-F = TypeVar("F", Marginals, TotalMarginals, Moments)
+F = TypeVar("F", Marginals, TotalMarginals, Marginals | TotalMarginals, Moments)
 
 
 class Batch(NamedTuple):

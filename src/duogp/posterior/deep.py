@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from duogp.bases import FrozenPosterior, Marginals
+from duogp.bases.marginals import TotalMarginals
 from duogp.data.arriving import Arriving
 from duogp.likelihoods import Density
 from duogp.models.deep import DeepModel
@@ -104,7 +105,8 @@ class DeepGP(GP):
     def _density(self, row_noise: Tensor | None, start: int, rows: int) -> Density:
         return cast(Density, MixtureDensity(super()._density(row_noise, start, rows)))
 
-    def _shown(self, f: Marginals) -> Marginals:
+    def _shown(self, f: Marginals | TotalMarginals) -> Marginals:
+        assert isinstance(f, Marginals)  # its own marginals are always in parts
         return mixture_moments(f)
 
     def _chunk_rows(self, matrices: int = 4) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from duogp.bases import FrozenPosterior, Marginals, clamp_variance
+from duogp.bases.marginals import TotalMarginals
 from duogp.data.arriving import Arriving, Leaving
 from duogp.data.scaling import Scaler
 from duogp.data.targets import require_support
@@ -98,9 +99,9 @@ class GP(Fitted):
     def predict(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> Prediction | ClassPrediction:
         """Mean and variances of new rows; class probabilities where the targets are labels.
 
-        ``noise``: their known noise variances, where the fit was given some; without it the prediction of
-        such a model is of f, not of an observation.
-        ``in_parts=False``: half the work; the variance of f is not taken apart, all of it is `explained`.
+        The noise is one of three parts, and `Prediction.variance` their sum. ``noise``: known noise variances
+        of the rows, where the fit was given some; without it the prediction of such a model is of f, not of
+        an observation. ``in_parts=False``: half the work; the variance of f is reported as `explained`.
         """
         x = self._arriving(X)
         row_noise = self._row_noise(noise, len(x))
@@ -108,13 +109,11 @@ class GP(Fitted):
         for start, f in self._marginals(x, in_parts=in_parts):
             density = self._density(row_noise, start, f.mean.shape[-1])
             if self.classes is None:
-                mean, *variances = density.predictive_moments(*f)
+                mean, *variances = density.predictive_moments(*_reported(f))
                 pieces = [self._mean_to_user(mean[0]), *(self._variance_to_user(v[0]) for v in variances)]
             else:
-                pieces = [
-                    density.class_probabilities(f.mean, f.variance)[0],
-                    *(part[0] for part in self._shown(f)),
-                ]
+                probabilities = density.class_probabilities(f.mean, f.variance)[0]
+                pieces = [probabilities, *(part[0] for part in _reported(self._shown(f)))]
             leaving = leaving or [Leaving(len(x)) for _ in pieces]
             for each, piece in zip(leaving, pieces, strict=True):
                 each.add(piece)
@@ -156,24 +155,26 @@ class GP(Fitted):
             out.append(density.log_predictive(ys[..., start : start + rows], f.mean, f.variance)[0])
         return torch.cat(out).cpu().numpy() - np.log(self.y_scaler.scale).sum()
 
-    def _marginals(self, x: Arriving | Tensor, *, in_parts: bool = True) -> Iterator[tuple[int, Marginals]]:
+    def _marginals(
+        self, x: Arriving | Tensor, *, in_parts: bool = True
+    ) -> Iterator[tuple[int, Marginals | TotalMarginals]]:
         """What the likelihood sees at the rows, piece by piece, with where the piece begins."""
         start = 0
         for piece in x.split(self._chunk_rows()):
             rows = piece[None, None]  # [1, 1, n, d]
             prior = self.posterior.prior.diag(rows)
+            f: Marginals | TotalMarginals
             if in_parts:
-                f = self.posterior.marginals(rows)
-                f = f._replace(residual=clamp_variance(f.residual, prior))
+                parts = self.posterior.marginals(rows)
+                f = parts._replace(residual=clamp_variance(parts.residual, prior))
             else:
                 mean, variance = self.posterior.total_marginals(rows)
-                variance = clamp_variance(variance, prior)
-                f = Marginals(mean, variance.new_zeros(()).expand_as(variance), variance)
+                f = TotalMarginals(mean, clamp_variance(variance, prior))
             f = self.model.complete(f, rows)
-            yield start, Marginals(*torch.broadcast_tensors(*f))
+            yield start, type(f)(*torch.broadcast_tensors(*f))
             start += len(piece)
 
-    def _shown(self, f: Marginals) -> Marginals:
+    def _shown(self, f: Marginals | TotalMarginals) -> Marginals | TotalMarginals:
         """Moments of f beside class probabilities, [1, latents, n]."""
         return f
 
@@ -362,6 +363,13 @@ class GP(Fitted):
         draws = draws[..., : len(self.y_scaler.scale), :]  # a log noise behind them is not asked for
         values = draws.mT.cpu().numpy() * self.y_scaler.scale + self.y_scaler.shift  # [n, rows, outputs]
         return values[..., 0] if self.single_output else values
+
+
+def _reported(f: Marginals | TotalMarginals) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, residual and explained variance; a variance that was not taken apart counts as explained."""
+    if isinstance(f, Marginals):
+        return f
+    return f.mean, f.variance.new_zeros(()).expand_as(f.variance), f.variance
 
 
 def _count(n: Any) -> int:
