@@ -44,7 +44,7 @@ SHALLOW: dict[str, Callable[[Parts], Basis]] = {
 
 def as_deep(model: Model, **settings: Any) -> DeepModel:
     own = copy.deepcopy(model)
-    return DeepModel(
+    twin = DeepModel(
         [],
         mean=own.mean,
         basis=own.basis,
@@ -56,6 +56,7 @@ def as_deep(model: Model, **settings: Any) -> DeepModel:
         beta2=own.beta2,
         **settings,
     )
+    return placed(twin)
 
 
 @pytest.mark.parametrize("objective", ["elbo", "vfitc", "predictive", "gamma-robust"])
