@@ -96,7 +96,7 @@ class NeuralSettings(CheckedSettings):
     @property
     def target(self) -> str:
         """Kind of the targets: "real" or "classes"."""
-        return target_kind(Settings(likelihood=likelihood_name(self.likelihood)))
+        return target_kind(self.likelihood)
 
     def hidden_widths(self, rows: int) -> tuple[int, ...]:
         """Widths of the hidden layers: those given, or by the number of rows."""

@@ -143,9 +143,8 @@ def is_class_likelihood(name: str | None) -> bool:
     if name is None:
         return False
     from duogp.fitting.factories import target_kind
-    from duogp.methods.settings import Settings
 
-    return target_kind(Settings(likelihood=name)) == "classes"
+    return target_kind(name) == "classes"
 
 
 def split(n: int, fraction: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -50,7 +50,7 @@ class Dataset:
         sample_weight: Any = None,
     ) -> Dataset:
         """One table; the rows of a pair ``validation`` = (X, y) are appended to it."""
-        kind = target_kind(settings)
+        kind = target_kind(settings.likelihood)
         matrix = as_matrix(X, "X")
         n = len(matrix)
         target = raw_target(y, n, kind)
@@ -108,7 +108,7 @@ class Dataset:
         names: list[str] | None,
     ) -> Dataset:
         n = len(X)
-        target = read_target(y, n, target_kind(settings))
+        target = read_target(y, n, target_kind(settings.likelihood))
         if noise is not None and not is_gaussian(settings):
             raise ValueError(f"noise= is for Gaussian likelihoods, got likelihood={settings.likelihood!r}")
         seeds = [settings.random_state + r for r in range(len(rows))]

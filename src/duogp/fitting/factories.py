@@ -6,6 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,9 +33,8 @@ def likelihood_name(name: object) -> str:
     return key
 
 
-def target_kind(settings: Settings) -> str:
-    """What y may be under the likelihood asked for: "real", "count", "positive", "unit" or "classes"."""
-    spec = settings.likelihood
+def target_kind(spec: Any) -> str:
+    """What y may be under a likelihood: "real", "count", "positive", "unit" or "classes"."""
     if isinstance(spec, Likelihood):
         return spec.target
     name = likelihood_name(spec)

@@ -82,7 +82,7 @@ class OnlineGP:
         self.start_rows = self._rows_to_start(start_rows)
         self.num_seen = 0  #: rows that came, those still waiting included
         self.num_steps = 0  #: optimiser steps so far
-        self._reader = Reader(target_kind(self.settings), _classes(classes, self.settings))
+        self._reader = Reader(target_kind(self.settings.likelihood), _classes(classes, self.settings))
         self._noise_share = None if "initial_noise" in settings else NOISE_SHARE
         self._rng = np.random.default_rng(self.settings.random_state)
         self._waiting: list[Observations] = []
@@ -278,7 +278,7 @@ def _classes(given: Any, settings: Settings) -> NDArray | None:
     """The labels given for a stream, sorted."""
     if given is None:
         return None
-    if target_kind(settings) != "classes":
+    if target_kind(settings.likelihood) != "classes":
         raise ValueError(f"classes are for labels, but likelihood={settings.likelihood!r}")
     classes = encode(raw_target(given, len(given), "classes", "classes"), "classes")[1]
     if len(classes) < 2:

@@ -16,7 +16,7 @@ from duogp.api import fit
 from duogp.data.validation import as_row_vector
 from duogp.fitting.factories import target_kind
 from duogp.methods import Method
-from duogp.methods.settings import SHARE, Settings
+from duogp.methods.settings import SHARE
 from duogp.online import OnlineGP
 from duogp.online.options import IDLE_SETTINGS
 from duogp.posterior.gp import GP
@@ -146,7 +146,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
 
     def _target_kind(self) -> str:
         """The target of the likelihood: "real", "count", "positive", "unit" or "classes"."""
-        return target_kind(Settings(likelihood=self._likelihood()))
+        return target_kind(self._likelihood())
 
     def _is_auto(self) -> bool:
         return isinstance(self.method, str) and self.method.lower() == "auto"

@@ -17,10 +17,12 @@ TRANSLATED = {"backend": "compile", "random_state": "random_state", "verbose": "
 #: Every random state fits into this many bits, as scikit-learn's do.
 SEED_BITS = 31
 
+DEFAULTS = Settings()
+
 
 def fit_keywords(params: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Parameters that differ from the defaults of `Settings`; methods warn of settings that they ignore."""
-    default = Settings()
+    default = DEFAULTS
     shared = [f.name for f in fields(Settings) if f.name in params and f.name not in TRANSLATED]
     chosen = {name: params[name] for name in shared if not _same(params[name], getattr(default, name))}
     chosen["random_state"] = seed
