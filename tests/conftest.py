@@ -12,7 +12,9 @@ and run once on every device there is; tests of the default itself take `product
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,6 +24,11 @@ from duogp.methods.settings import Settings
 from helpers import devices
 
 torch.set_num_threads(1)
+
+# Compiled steps of one instruction set only: torch's cache does not ask for which one its kernels were made.
+CAPABILITY = os.environ.get("ATEN_CPU_CAPABILITY", "native")
+CACHE = Path(tempfile.gettempdir()) / f"duogp-tests-inductor-{CAPABILITY}"
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE))
 
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("search", max_examples=500)
