@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -25,7 +26,7 @@ from duogp.likelihoods.base import Density
 DataTerm = Callable[[Density, Any, Tensor], Tensor]
 
 
-class Objective:
+class Objective(ABC):
     """A data term, one value per datum [R, n], and its traits."""
 
     name: str
@@ -47,8 +48,9 @@ class Objective:
     #: settings of a fit that it reads
     options: tuple[str, ...] = ()
 
+    @abstractmethod
     def __call__(self, p: Density, f: Any, y: Tensor) -> Tensor:
-        raise NotImplementedError
+        """The data term of every row, [R, n]."""
 
     def sum_over_rows(self, p: Density, f: VarianceSum, y: Tensor) -> Tensor:
         """The data term summed over rows [R], of an expected log density that is linear in the variance."""
