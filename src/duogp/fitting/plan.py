@@ -18,6 +18,7 @@ from duogp.data.columns import informative_columns
 from duogp.errors import DataWarning
 from duogp.fitting.dataset import Dataset, Rows, hold_out
 from duogp.fitting.factories import initial_kernel, is_gaussian, likelihood_label, make_likelihood
+from duogp.fitting.learned import learned_columns
 from duogp.likelihoods import Likelihood
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings, as_list
@@ -60,6 +61,7 @@ class Plan:
     num_extra: int | None = None  # of the second set of points; None: there is none
     inducing_init: str = "kmeans"
     categorical: frozenset[int] = frozenset()  # of the used columns, those of category codes
+    learned: int = 0  # columns of a cross-fitted mean, behind those of X
     reasons: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -140,6 +142,9 @@ def make_plan(
     used = used_columns(data, settings, train) if columns is None else columns
     categorical = category_columns(settings, int(used.sum()))
     num, more, name = choose_points(method, settings, n, categorical)
+    learned = learned_columns(data, method, settings)
+    if learned:
+        reasons["columns"] = f"and {learned} of a mean that {settings.mean_folds} folds have learned"
     own_validation = data.validation_rows is None
     return Plan(
         method,
@@ -157,6 +162,7 @@ def make_plan(
         more,
         name,
         categorical,
+        learned,
         reasons,
     )
 

@@ -1,4 +1,4 @@
-"""What a fitted model says about new rows, its variance in three parts."""
+"""What a fitted model says about new rows, its variance in parts."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ class Prediction:
     residual: Array  # distributional: prior variance the inducing points do not explain (far from the data)
     explained: Array  # within-data: what remains uncertain about the inducing values
     noise: Array  # observation noise
+    disagreement: Array | float = 0.0  # between the folds of a learned mean, and the members of a stack
 
     @property
     def function_variance(self) -> Array:
         """Variance of f, without observation noise."""
-        return self.residual + self.explained
+        return self.residual + self.explained + self.disagreement
 
     @property
     def variance(self) -> Array:
         """Variance of a new observation."""
-        return self.residual + self.explained + self.noise
+        return self.residual + self.explained + self.noise + self.disagreement
 
     @property
     def std(self) -> Array:
@@ -79,6 +80,7 @@ class ClassPrediction:
     latent_mean: Array
     residual: Array  # distributional variance of the latent functions (far from the data)
     explained: Array  # their within-data variance
+    disagreement: Array | float = 0.0  # between the folds of a learned mean, and the members of a stack
 
     @property
     def labels(self) -> NDArray:
