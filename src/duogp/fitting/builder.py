@@ -49,8 +49,11 @@ class Builder:
         table = _table(data, plan, self.x_scalers, self.y_scalers)
         self.cross_fits: list[CrossFit] | None = None
         if plan.learned:
-            self.cross_fits = cross_fits(data, plan)
-            values = learned_values(data, plan, self.cross_fits, self.y_scalers)
+            if data.offsets is None:
+                self.cross_fits = cross_fits(data, plan)
+                values = learned_values(data, plan, self.cross_fits, self.y_scalers)
+            else:
+                values = np.broadcast_to(data.offsets, (len(plan.train), *data.offsets.shape)).copy()
             learned = torch.as_tensor(values, dtype=table.dtype, device=plan.settings.torch_device)
             table = replace(table, learned=learned)
         self.table = self._each_beta(table)

@@ -38,6 +38,7 @@ class Dataset:
     validation_rows: list[Rows] | None  # as given; None: a plan may split some off
     seeds: list[int]
     names: list[str] | None  # of the columns
+    offsets: NDArray[np.float64] | None = None  # a prior mean of all rows in scaled units, [N, C], as given
     cross_fits: dict[Any, CrossFit] = field(default_factory=dict)  # learned means that were fitted before
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from duogp.fitting.auto import RacePlan, choose, plan_race, race
+from duogp.fitting.auto import StackPlan, choose, plan_stack, stack
 from duogp.fitting.builder import Builder, start_from
 from duogp.fitting.checks import check_settings
 from duogp.fitting.dataset import Dataset, with_seed
@@ -13,6 +13,7 @@ from duogp.fitting.plan import Plan, make_plan
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings
 from duogp.posterior.gp import GP
+from duogp.posterior.stack import Stack
 from duogp.training import Callback, ClosedForm, History, settle, train
 
 AUTO = "auto"
@@ -32,8 +33,8 @@ def fit_table(
     sample_weight: Any = None,
     callbacks: Sequence[Callback] = (),
     settings: dict[str, Any],
-) -> GP:
-    """One GP on one table; see `duogp.fit`."""
+) -> GP | Stack:
+    """One GP on one table, or the stack of ``"auto"``; see `duogp.fit`."""
     settings = with_seed(settings)
     chosen = Settings.of(settings)
     data = Dataset.of_table(X, y, chosen, validation=validation, noise=noise, sample_weight=sample_weight)
@@ -42,10 +43,10 @@ def fit_table(
         return gp
     choice = choose(data, settings, chosen)
     if choice is None:
-        return race(data, settings, chosen, callbacks)
-    settings = choice.settings | settings
-    (gp,) = _fit(data, _planned(data, METHODS[choice.method], Settings.of(settings), settings), callbacks)
-    gp.history.notes.insert(0, choice.reason)
+        return stack(data, settings, chosen, callbacks)
+    name, reason = choice
+    (gp,) = _fit(data, _planned(data, METHODS[name], chosen, settings), callbacks)
+    gp.history.notes.insert(0, reason)
     return gp
 
 
@@ -97,10 +98,10 @@ def plan(
     noise: Any = None,
     sample_weight: Any = None,
     **settings: Any,
-) -> Plan | RacePlan:
+) -> Plan | StackPlan:
     """What `duogp.fit` would do with these arguments, and why; nothing is trained.
 
-    Print it: ``print(duogp.plan(X, y, "dcsvgp"))``. For ``"auto"`` on a large table it is a `RacePlan`.
+    Print it: ``print(duogp.plan(X, y, "dcsvgp"))``. For ``"auto"`` it is a `StackPlan`.
     """
     settings = with_seed(settings)
     chosen = Settings.of(settings)
@@ -113,10 +114,10 @@ def plan(
         return _planned(data, recipe, chosen, settings)
     choice = choose(data, settings, chosen)
     if choice is None:
-        return plan_race(data, settings, chosen)
-    settings = choice.settings | settings
-    found = _planned(data, METHODS[choice.method], Settings.of(settings), settings)
-    found.reasons["method"] = choice.reason
+        return plan_stack(data, settings, chosen)
+    name, reason = choice
+    found = _planned(data, METHODS[name], chosen, settings)
+    found.reasons["method"] = reason
     return found
 
 

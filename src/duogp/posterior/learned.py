@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import expit, softmax
 from torch import Tensor
 
 from duogp.means import CrossFit
+from duogp.posterior.prediction import ClassPrediction
+from duogp.posterior.units import Fitted
 
 #: Share of the noise that stays when what averaging removes is taken off it.
 LEAST_NOISE = 0.25
@@ -56,3 +59,46 @@ class LearnedMean:
         values = self.unseen if scale is None else self.unseen / scale**2
         own = torch.as_tensor(values, dtype=torch.float64, device=slope.device)
         return slope.double().square()[..., : len(own)] * own
+
+
+class LearnedOnly(Fitted):
+    """A cross-fitted classifier without a GP: a member of stacks. ``of``: a GP with that mean."""
+
+    def __init__(self, of: Any) -> None:
+        assert of.learned is not None and of.classes is not None
+        self.learned: LearnedMean = of.learned
+        self.columns, self.x_scaler, self.y_scaler = of.columns, of.x_scaler, of.y_scaler
+        self.single_output, self.column_names, self.classes = True, of.column_names, of.classes
+        self.known_noise, self.history = False, of.history
+
+    def predict(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> ClassPrediction:
+        rows = self._rows(X)[:, self.columns]
+        value, spread = self.learned.at(rows)
+        assert self.classes is not None
+        zero = np.zeros_like(value)
+        disagreement = spread / self.learned.fit.folds
+        return ClassPrediction(self.probabilities_of(value), self.classes, value, zero, zero, disagreement)
+
+    def probabilities_of(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
+        """From log odds [n, 1] or log probabilities [n, C] to [n, C]."""
+        if value.shape[1] > 1:
+            return np.asarray(softmax(value, axis=1))
+        p = expit(value[:, 0])
+        return np.stack([1 - p, p], 1)
+
+    def sample(
+        self, X: Any, n: int = 1, *, seed: int | None = None, observation_noise: bool = False, **_: Any
+    ) -> NDArray:
+        """Draws of labels, independent from row to row; without noise the log odds, which do not vary."""
+        prediction = self.predict(X)
+        if not observation_noise:
+            values = np.broadcast_to(prediction.latent_mean, (n, *prediction.latent_mean.shape))
+            return values[..., 0] if values.shape[-1] == 1 else values
+        assert self.classes is not None
+        rng = np.random.default_rng(seed)
+        u = rng.random((n, len(prediction), 1))
+        codes = (u > prediction.probabilities.cumsum(1)).sum(-1).clip(0, len(self.classes) - 1)
+        return self.classes[codes]
+
+    def hyperparameters(self) -> dict[str, Any]:
+        return {"folds": self.learned.fit.folds}

@@ -16,6 +16,12 @@ from duogp.metrics import classification_metrics, regression_metrics
 Array = NDArray[np.float64]
 
 
+def check_interval_level(level: float) -> None:
+    if not 0 < level < 1:
+        hint = f"; did you mean {level / 100:g}?" if 1 < level < 100 else ""
+        raise ValueError(f"level must be in (0, 1), got {level}{hint}")
+
+
 @dataclass(frozen=True, repr=False)
 class Prediction:
     """Arrays [n], or [n, outputs] for several outputs, in the units of the targets."""
@@ -46,9 +52,7 @@ class Prediction:
         That of a Gaussian with these moments: exact for Gaussian noise, an approximation for other
         likelihoods, which may reach beyond what their targets can be.
         """
-        if not 0 < level < 1:
-            hint = f"; did you mean {level / 100:g}?" if 1 < level < 100 else ""
-            raise ValueError(f"level must be in (0, 1), got {level}{hint}")
+        check_interval_level(level)
         half = float(ndtri(0.5 + level / 2)) * self.std
         return self.mean - half, self.mean + half
 
