@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from duogp.tables.arrow import arrow
 from duogp.tables.columns import WORDS
-from duogp.tables.values import example, kind_of, numbers, plain, texts
+from duogp.tables.values import example, kind_of, numbers, plain, require_finite, texts
 
 #: Most labels of a target, and most that may have fewer than two rows each: more are an error.
 MAX_LABELS = 200
@@ -59,6 +59,7 @@ class TargetColumn:
 
     def gaps(self, values: Any) -> NDArray[np.bool_]:
         """Rows without a target."""
+        require_finite(values, self.name)
         if kind_of(values.type) == "number":
             return np.isnan(numbers(values))
         return values.is_null().to_numpy()
