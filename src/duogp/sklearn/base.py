@@ -35,7 +35,7 @@ from duogp.sklearn.frames import (
     table_of_array,
 )
 from duogp.sklearn.importances import sample_of, shares_of_columns
-from duogp.sklearn.new_rows import NewRows
+from duogp.sklearn.new_rows import NewRows, new_rows
 from duogp.sklearn.training_rows import (
     TrainingRows,
     dense,
@@ -97,6 +97,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         standardize: bool | str = True,
         categorical_features: Any = None,
         missing: str = "impute",
+        reading: dict[str, Any] | None = None,
         device: str | None = None,
         dtype: str = "float64",
         compile: bool | str = "auto",
@@ -117,7 +118,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         self.beta1, self.beta2, self.whitening = beta1, beta2, whitening
         self.validation_fraction, self.calibration_fraction = validation_fraction, calibration_fraction
         self.early_stopping, self.time_budget, self.standardize = early_stopping, time_budget, standardize
-        self.categorical_features, self.missing = categorical_features, missing
+        self.categorical_features, self.missing, self.reading = categorical_features, missing, reading
         self.device, self.dtype, self.compile = device, dtype, compile
         self.random_state, self.verbose = random_state, verbose
         self.checkpoint_dir, self.settings = checkpoint_dir, settings
@@ -209,6 +210,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
                 table,
                 categorical=self.categorical_features or (),
                 missing=self.missing,
+                reading=self.reading,
                 level_target=levels,
             )
         except NothingUsableError:
@@ -349,13 +351,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
 
     def _rows(self, X: Any) -> NewRows:
         """New rows as the model takes them."""
-        gp = self.gp_
-        matrix, completions = self._encoded(X)
-        if completions is not None:
-            count, size, width = completions.matrices.shape
-            near = within_reach(completions.matrices.reshape(-1, width), gp).reshape(count, size, width)
-            completions = completions._replace(matrices=near)
-        return NewRows(gp, within_reach(matrix, gp), completions)
+        return new_rows(self.gp_, *self._encoded(X))
 
     def _predict(self, X: Any, noise: Any = None) -> Any:
         """A `Prediction` or a `ClassPrediction`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from duogp.tables.frames import as_arrow, some
 from duogp.tables.schema import Schema
 from duogp.tables.values import kind_of
 
+#: Options of `Schema.learn` for cells of text.
+READING = ("decimal", "date_format", "max_levels", "strict")
 #: Attributes by which the frames of each library are recognised.
 FRAMES = (("iloc", "columns"), ("get_columns", "to_arrow"), ("column_names", "schema"), ("collect", "schema"))
 
@@ -73,10 +75,18 @@ def table_of_array(X: Any, names: Sequence[str]) -> Any:
 
 
 def learn_schema(
-    table: Any, *, categorical: Iterable[str], missing: str, level_target: NDArray[np.float64] | None
+    table: Any,
+    *,
+    categorical: Iterable[str],
+    missing: str,
+    reading: Mapping[str, Any] | None,
+    level_target: NDArray[np.float64] | None,
 ) -> Schema:
     """The schema of training rows, with a warning of columns that are left out and of unreadable cells."""
-    schema = Schema.learn(table, category=categorical, missing=missing, y=level_target)
+    given = dict(reading or {})
+    if unknown := given.keys() - READING:
+        raise ValueError(f"reading must hold some of {', '.join(READING)}, got {sorted(unknown)}")
+    schema = Schema.learn(table, category=categorical, missing=missing, y=level_target, **given)
     lost = [f"{name!r} is left out: {reason}" for name, reason in schema.dropped.items()]
     lost += [f"{name!r}: {note}" for name, note in schema.notes.items()]
     if lost:

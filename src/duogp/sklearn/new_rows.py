@@ -24,6 +24,7 @@ from scipy.special import logsumexp
 from duogp.data.validation import as_row_vector
 from duogp.posterior.prediction import ClassPrediction, Prediction
 from duogp.sklearn.quantiles import predictive_quantiles
+from duogp.sklearn.training_rows import within_reach
 from duogp.tables.schema import Completions
 
 Array = NDArray[np.float64]
@@ -135,6 +136,15 @@ class NewRows:
         assert self.completions is not None
         variances = as_row_vector(noise, len(self), "noise")[self.completions.rows]
         return np.tile(variances, len(self.completions.matrices))
+
+
+def new_rows(gp: Any, matrix: NDArray, completions: Completions | None) -> NewRows:
+    """Encoded rows within the reach of a model."""
+    if completions is not None:
+        count, size, width = completions.matrices.shape
+        near = within_reach(completions.matrices.reshape(-1, width), gp).reshape(count, size, width)
+        completions = completions._replace(matrices=near)
+    return NewRows(gp, within_reach(matrix, gp), completions)
 
 
 def _fields(prediction: Any) -> tuple[str, ...]:

@@ -94,11 +94,13 @@ class GPRegressor(RegressorMixin, BaseGP):
             return ends[..., 0], ends[..., 1]
         if kind != "conformal":
             raise ValueError(f"kind must be 'model' or 'conformal', got {kind!r}")
-        gp = self.gp_
+        return self._conformal_interval(self._rows(X), level, noise)
+
+    def _conformal_interval(self, rows: NewRows, level: float, noise: Any = None) -> tuple[Array, Array]:
         calibration = self._required_calibration("intervals")
-        scale = Scale.of(self._rows(X), noise)
+        scale = Scale.of(rows, noise)
         low, high = scale.interval(calibration.threshold(level), self._target_kind())
-        return (low[:, 0], high[:, 0]) if gp.single_output else (low, high)
+        return (low[:, 0], high[:, 0]) if rows.gp.single_output else (low, high)
 
     def calibrate(self, X: Any, y: Any, *, noise: Any = None) -> Self:
         """Calibrate conformal intervals on fresh rows; they must have had no part in the fit."""

@@ -44,6 +44,10 @@ class Unusable(Exception):
     """Why a column cannot be used."""
 
 
+class Idle(Unusable):
+    """The same of a column that has nothing to tell: without a name, without values, or with one value."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """How cells are to be read. ``decimal`` and ``date_format``: of text; None where the cells shall tell."""
@@ -76,9 +80,9 @@ def learn_column(
     """
     kind = kind_of(values.type)
     if not name.strip():
-        raise Unusable("it has no name")
+        raise Idle("it has no name")
     if values.null_count == len(values):
-        raise Unusable("it has no values")
+        raise Idle("it has no values")
     if category and kind in ("number", "boolean", "category"):
         return Learned(_category(name, values, reading, target))
     if kind in ("number", "boolean"):
@@ -140,7 +144,7 @@ def _number(name: str, x: Floats, make: type[Number]) -> Number:
         raise Unusable("it has no finite values")
     varies = bool(there.min() < there.max())
     if not varies and not gaps.any():
-        raise Unusable(f"it is {there[0]:g} in every row")
+        raise Idle(f"it is {there[0]:g} in every row")
     return make(name, middle(there), varies, bool(gaps.any()), () if gaps.any() else spread(there))
 
 
@@ -166,7 +170,7 @@ def _category(name: str, values: Any, reading: Reading, target: Floats | None) -
     pairs = zip(found.field("counts").to_pylist(), found.field("values").to_pylist(), strict=True)
     counted = sorted(pairs, key=lambda pair: (-pair[0], pair[1]))
     if len(counted) == 1 and not gaps:
-        raise Unusable(f"it is {counted[0][1]!r} in every row")
+        raise Idle(f"it is {counted[0][1]!r} in every row")
     least = max(2, math.ceil(RARE_SHARE * len(text)))
     many = len(counted) > reading.max_levels
     kept = sorted(level for count, level in counted[: reading.max_levels] if count >= least)
@@ -248,6 +252,6 @@ def _datetime(name: str, values: Any, *, clock: bool) -> DateTime:
         cycles = tuple(cycle for cycle in whole if np.ptp(phase(there, cycle)) > 1e-9)
     varies = bool(span > 0) and not clock
     if not varies and not cycles and not gaps.any():
-        raise Unusable(f"it is {values.drop_null()[0].as_py()} in every row")
+        raise Idle(f"it is {values.drop_null()[0].as_py()} in every row")
     quantiles = () if gaps.any() else spread(there)
     return DateTime(name, middle(there), varies, cycles, bool(gaps.any()), zone, clock, quantiles)

@@ -12,16 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duogp.tables.columns import Category, Column, column_from_dict
-from duogp.tables.frames import as_arrow, listed, repeated, some
-from duogp.tables.learning import MAX_LEVELS, Reading, Unusable, fold_means, learn_column
+from duogp.tables.frames import as_arrow, listed, repeated, require_moderate_width, some
+from duogp.tables.learning import MAX_LEVELS, Idle, Reading, Unusable, fold_means, learn_column
 from duogp.tables.target import TargetColumn
 from duogp.tables.values import Floats, kind_of, numbers
 
 FORMAT, VERSION = "duogp table", 2
 MISSING = ("impute", "refuse")
 DECIMALS = (None, ".", ",")
-#: Most columns of a table, and most inputs that they may become.
-MAX_COLUMNS = 50_000
 #: Values that a row with an unknown one is predicted with.
 NUM_COMPLETIONS = 24
 
@@ -92,20 +90,14 @@ class Schema:
         reading = Reading(max_levels, decimal, date_format)
         table = as_arrow(table)
         drop, category = list(drop), list(category)
-        require_moderate_width(table.num_columns)
-        if twice := repeated(name for name in table.column_names if name.strip()):
-            raise ValueError(f"two columns have the same name: {listed(twice)}; names must be different")
-        named: dict[str, Sequence[str | None]] = {"target": [target], "weights": [weights]}
-        for what, names in (named | {"drop": drop, "category": category}).items():
-            require_columns([name for name in names if name is not None], table.column_names, what)
-        if target is not None and target in (weights, *drop):
-            raise ValueError(f"the target {target!r} cannot also be dropped or be the weights")
-        if table.num_rows < 2:
-            raise ValueError(f"the table has {table.num_rows} rows; at least 2 are needed")
-        goal = None if target is None else TargetColumn.learn(target, table.column(target), classify)
+        check_roles(table, target, weights, drop, category)
+        goal = None
+        if target is not None:
+            goal = TargetColumn.learn(target, table.column(target), classify, decimal)
         reasons = dict.fromkeys(drop, "as asked")
         notes: dict[str, str] = {}
         columns: list[Column] = []
+        lost: dict[str, str] = {}
         for index, name in enumerate(table.column_names):
             if name in (target, weights) or name in reasons:
                 continue
@@ -117,11 +109,13 @@ class Schema:
                     notes[name] = note
             except Unusable as reason:
                 reasons[name] = str(reason)
+                if not isinstance(reason, Idle):
+                    lost[name] = str(reason)
         if not columns:
             why = "; ".join(f"{name!r}: {reason}" for name, reason in list(reasons.items())[:4])
             raise NothingUsableError("there is no column to predict from" + (f" ({why})" if why else ""))
         if strict:
-            _refuse_losses({name: why for name, why in reasons.items() if name not in drop} | notes)
+            _refuse_losses(lost | notes)
         schema = cls(tuple(columns), goal, weights, missing, reasons, notes)
         if missing == "refuse":
             schema._require_complete(table)
@@ -310,14 +304,20 @@ class Schema:
             raise ValueError(f"the description of the table is damaged: {error!r}") from None
 
 
-def require_moderate_width(columns: int, where: str = "the table") -> None:
-    """An error for a table with too many columns, before it takes the memory."""
-    if columns > MAX_COLUMNS:
-        raise ValueError(
-            f"{where} has {columns:,} columns, and a model takes at most {MAX_COLUMNS:,}: choose some, or "
-            "reduce them first (sklearn.decomposition.TruncatedSVD); a table that lies on its side must be "
-            "transposed"
-        )
+def check_roles(
+    table: Any, target: str | None, weights: str | None, drop: Sequence[str], category: Sequence[str]
+) -> None:
+    """Errors for a table that is no training table, and for columns that it lacks."""
+    require_moderate_width(table.num_columns)
+    if twice := repeated(name for name in table.column_names if name.strip()):
+        raise ValueError(f"two columns have the same name: {listed(twice)}; names must be different")
+    named: dict[str, Sequence[str | None]] = {"target": [target], "weights": [weights]}
+    for what, names in (named | {"drop": drop, "category": category}).items():
+        require_columns([name for name in names if name is not None], table.column_names, what)
+    if target is not None and target in (weights, *drop):
+        raise ValueError(f"the target {target!r} cannot also be dropped or be the weights")
+    if table.num_rows < 2:
+        raise ValueError(f"the table has {table.num_rows} rows; at least 2 are needed")
 
 
 def _refuse_losses(losses: Mapping[str, str]) -> None:
