@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import time
 
@@ -310,6 +311,20 @@ def test_nothing_is_checked_before_fit_and_errors_name_the_parameter(table):
         model = GPRegressor().set_params(**{name: value})
         with pytest.raises((ValueError, TypeError), match=found.replace("(", r"\(")):
             model.fit(X, y)
+
+
+def test_a_setting_without_a_parameter_is_told_where_it_goes():
+    for name, found in (
+        ("num_layers", r"settings=\{'num_layers': ...\} hands it to duogp.fit"),
+        ("backend", "here it is the parameter 'compile'"),
+        ("num_inducin", "did you mean 'num_inducing'"),
+        ("num_layer", r"did you mean settings=\{'num_layers'"),
+    ):
+        with pytest.raises(TypeError, match=found):
+            GPRegressor(**{name: 2})
+        with pytest.raises(ValueError, match=found):
+            GPRegressor().set_params(**{name: 2})
+    assert "num_inducing" in str(inspect.signature(GPRegressor))
 
 
 def test_random_states_are_those_of_scikit_learn(table):

@@ -23,7 +23,7 @@ from duogp.posterior.gp import GP
 from duogp.posterior.prediction import Prediction
 from duogp.saveable import Saveable
 from duogp.sklearn.conformal import Calibration, hold_out
-from duogp.sklearn.fit_keywords import fit_keywords, seed_of
+from duogp.sklearn.fit_keywords import fit_keywords, misplaced, naming_settings, seed_of
 from duogp.sklearn.frames import (
     all_numbers,
     arrow_table,
@@ -48,6 +48,7 @@ from duogp.sklearn.training_rows import (
 from duogp.tables.frames import as_arrow
 from duogp.tables.schema import Completions, NothingUsableError, Schema
 from duogp.training.history import History
+from duogp.training.progress import overall
 
 #: The default method of a stream: natural gradients, and points grown from the first rows on.
 STREAM = "ivsgpr"
@@ -73,6 +74,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
     #: the error for one of another estimator
     _refused_likelihood: str
 
+    @naming_settings
     def __init__(
         self,
         method: str | Method = "auto",
@@ -123,6 +125,15 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         self.random_state, self.verbose = random_state, verbose
         self.checkpoint_dir, self.settings = checkpoint_dir, settings
 
+    def set_params(self, **params: Any) -> Self:
+        """As in scikit-learn; of a setting without a parameter the error says where it goes."""
+        known = self.get_params(deep=True)
+        for name in params:
+            if name not in known and "__" not in name:
+                raise ValueError(str(misplaced(name, list(known))))
+        super().set_params(**params)
+        return self
+
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True  # made dense
@@ -151,7 +162,8 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         if validation is not None:
             validation = self._read_validation(validation)
         given = {"validation": validation, "noise": rows.noise, "sample_weight": rows.weight, **settings}
-        gp = fit(rows.X, rows.y, self.method, **given)
+        with overall("fitting", self.time_budget, bool(self.verbose)):
+            gp = fit(rows.X, rows.y, self.method, **given)
         reasons = list(gp.history.notes) if self._is_auto() else ["asked for by method="]
         require_finite(gp, rows)
         gp.column_names = self._column_names()
