@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import time
 
@@ -75,35 +76,30 @@ def test_tables_of_any_kind_give_one_model(table, fitted, kind):
             model.predict(frame[["b", "a"]])
 
 
-def test_sparse_input_is_refused_in_plain_words(table):
+@pytest.mark.parametrize("kind", ["csr", "coo", "torch"])
+def test_sparse_input_is_made_dense(table, fitted, kind):
     X, y = table
-    for model in (GPRegressor(), GPClassifier()):
-        with pytest.raises(TypeError, match=r"X: sparse data .* is unsupported; pass X.toarray\(\)"):
-            model.fit(scipy.sparse.csr_array(X), y > 0)
+    make = {
+        "csr": scipy.sparse.csr_array,
+        "coo": scipy.sparse.coo_matrix,
+        "torch": lambda X: torch.tensor(X).to_sparse(),
+    }[kind]
+    model = GPRegressor(**QUICK).fit(make(X), y)
+    np.testing.assert_allclose(model.predict(make(X)), fitted.predict(X), atol=1e-8)
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
-        pd.Series(["x", "y"] * 30),
-        pd.Series(["x", "y"] * 30, dtype="category"),
-        pd.Series([1, 2] * 30, dtype="category"),
-        pd.Series(pd.date_range("2020-01-01", periods=60)),
-    ],
-    ids=["text", "category", "numbered", "dates"],
-)
-def test_text_categories_and_dates_point_to_an_encoder(table, column):
+def test_a_sparse_matrix_that_would_not_fit_is_refused_with_a_way_out(table):
+    huge = scipy.sparse.csr_array((100_000, 100_000))
+    with pytest.raises(ValueError, match=r"too large for a dense array \(75 GiB\).*TruncatedSVD"):
+        GPRegressor().fit(huge, np.zeros(100_000))
+
+
+def test_text_in_an_array_points_to_frames(table):
     X, y = table
-    frame = pd.DataFrame({"a": X[:, 0], "city": column})
-    with pytest.raises(TypeError, match=r"'city'.*OneHotEncoder.*duogp fit"):
-        GPRegressor().fit(frame, y)
-
-
-def test_categories_of_polars_are_refused_too(table):
-    pl = pytest.importorskip("polars")
-    frame = pl.DataFrame({"a": table[0][:, 0], "city": pl.Series(["x", "y"] * 30, dtype=pl.Categorical)})
-    with pytest.raises(TypeError, match=r"'city'.*OneHotEncoder"):
-        GPRegressor().fit(frame, table[1])
+    with pytest.raises(TypeError, match="give a frame"):
+        GPRegressor().fit(np.array([["a", 1.0]] * 60, dtype=object), y)
+    with pytest.raises(ValueError, match="categorical_features names columns of a frame"):
+        GPRegressor(categorical_features=["a"]).fit(X, y)
 
 
 # -- predictions ---------------------------------------------------------------------------------------------
@@ -202,7 +198,7 @@ def test_mixtures_have_quantiles(table, method):
 def test_kernels_likelihoods_and_other_settings_as_objects(table):
     X, y = table
     kernel = Scale(RBF(2))
-    model = GPRegressor(**QUICK, kernel=kernel, likelihood=StudentTLikelihood(1), settings={"mean": "linear"})
+    model = GPRegressor(**QUICK, kernel=kernel, likelihood=StudentTLikelihood(1), mean="linear")
     copied = clone(model).fit(X, y)
     assert copied.kernel is not kernel
     assert copied.score(X, y) > 0.8
@@ -306,6 +302,7 @@ def test_nothing_is_checked_before_fit_and_errors_name_the_parameter(table):
         ("device", "tpu", "device must name a torch device"),
         ("validation_fraction", 1, "validation_fraction must be in"),
         ("settings", {"epochs": 3}, "settings holds 'epochs', for which there is the parameter 'epochs'"),
+        ("settings", {"mean": "zero"}, "settings holds 'mean', for which there is the parameter 'mean'"),
         ("settings", {"backend": "eager"}, "for which there is the parameter 'compile'"),
         ("settings", {"num_indcing": 3}, "unknown setting 'num_indcing'; did you mean 'num_inducing'"),
         ("settings", [1], "settings must be a dict"),
@@ -314,6 +311,20 @@ def test_nothing_is_checked_before_fit_and_errors_name_the_parameter(table):
         model = GPRegressor().set_params(**{name: value})
         with pytest.raises((ValueError, TypeError), match=found.replace("(", r"\(")):
             model.fit(X, y)
+
+
+def test_a_setting_without_a_parameter_is_told_where_it_goes():
+    for name, found in (
+        ("num_layers", r"settings=\{'num_layers': ...\} hands it to duogp.fit"),
+        ("backend", "here it is the parameter 'compile'"),
+        ("num_inducin", "did you mean 'num_inducing'"),
+        ("num_layer", r"did you mean settings=\{'num_layers'"),
+    ):
+        with pytest.raises(TypeError, match=found):
+            GPRegressor(**{name: 2})
+        with pytest.raises(ValueError, match=found):
+            GPRegressor().set_params(**{name: 2})
+    assert "num_inducing" in str(inspect.signature(GPRegressor))
 
 
 def test_random_states_are_those_of_scikit_learn(table):
@@ -337,7 +348,7 @@ def test_tags_say_what_the_estimators_are():
     assert is_regressor(regressor) and is_classifier(classifier)
     assert get_tags(regressor).target_tags.multi_output and not get_tags(classifier).target_tags.multi_output
     assert get_tags(GPRegressor(likelihood="poisson")).target_tags.positive_only
-    assert not get_tags(regressor).input_tags.sparse and not get_tags(regressor).input_tags.allow_nan
+    assert get_tags(regressor).input_tags.sparse and not get_tags(regressor).input_tags.allow_nan
 
 
 def test_training_ends_in_time(table):
@@ -397,7 +408,7 @@ def test_copies_predict_what_the_original_predicts(table, fitted):
 def test_saved_estimators_come_back_whole(table, tmp_path):
     X, y = table
     frame = pd.DataFrame(X, columns=["a", "b"])
-    model = GPRegressor(**QUICK, kernel=Scale(RBF(2)), settings={"mean": "linear"}, calibration_fraction=0.3)
+    model = GPRegressor(**QUICK, kernel=Scale(RBF(2)), mean="linear", calibration_fraction=0.3)
     model.fit(frame, y).save(tmp_path / "numbers")
     loaded = duogp.load(tmp_path / "numbers")
     assert type(loaded) is GPRegressor

@@ -41,10 +41,19 @@ def table():
 
 
 def test_grid_search_chooses_a_kernel_and_a_setting(table):
-    grid = {"kernel": ["rbf", "matern12"], "num_inducing": [2, 15], "settings": [None, {"mean": "zero"}]}
+    grid = {"kernel": ["rbf", "matern12"], "num_inducing": [2, 15], "mean": ["constant", "zero"]}
     search = GridSearchCV(GPRegressor(epochs=15, learning_rate=0.2, random_state=0), grid, cv=2).fit(*table)
     assert search.best_params_["num_inducing"] == 15
     assert search.best_score_ > 0.8
+
+
+def test_grid_search_over_mean_and_method(table):
+    grid = {"mean": ["zero", "constant", "linear"], "method": ["svgp", "dcsvgp"]}
+    model = GPRegressor(num_inducing=8, epochs=10, learning_rate=0.2, random_state=0)
+    search = GridSearchCV(model, grid, cv=2, error_score="raise").fit(*table)
+    assert len(search.cv_results_["params"]) == 6
+    assert search.best_estimator_.gp_.settings.mean == search.best_params_["mean"]
+    assert search.best_estimator_.method_ == search.best_params_["method"]
 
 
 def test_a_pipeline_names_the_parameters(table):

@@ -8,7 +8,7 @@ import typer
 from numpy.typing import NDArray
 
 from duogp.cli.model_folder import SavedModel, open_model, relevance
-from duogp.cli.options import AsJson, Device, ModelFolder
+from duogp.cli.options import AsJson, Decimal, Device, Encoding, ModelFolder, spooled
 from duogp.cli.output import number, percent, print_pairs, print_rows, show
 
 #: Rows of which the effect of shuffling a column is measured.
@@ -20,16 +20,19 @@ def explain(
     data: Annotated[
         str | None, typer.Argument(help="Rows to explain: adds effects and the parts of the variance.")
     ] = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
     """Relevance of the columns and, of given rows, effects and the parts of the variance."""
-    saved = open_model(model, device)
+    saved = open_model(model, device, encoding=encoding, decimal=decimal)
     report: dict[str, Any] = {"model": model, "relevance": relevance(saved.gp, saved.schema)}
     if data is not None:
-        X = saved.schema.encode(saved.table(data)).matrix
-        variance = variance_parts(saved.gp.predict(X))
-        report |= {"rows": len(X), "effect": effects(saved, X), "variance": variance}
+        rows = saved.new_rows(saved.table(spooled(data)))
+        variance = variance_parts(rows.predict())
+        report |= {"rows": len(rows), "effect": effects(saved, rows.matrix), "variance": variance}
+        saved.report_unseen()
     show(report, as_json, False, partial(_print, saved))
 
 

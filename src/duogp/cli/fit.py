@@ -1,7 +1,9 @@
 """`duogp fit`: a model folder from a table."""
 
 import time
+import warnings
 from collections import Counter
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,10 +13,25 @@ from numpy.typing import NDArray
 
 from duogp.cli.errors import note
 from duogp.cli.model_folder import facts, relevance, rows_with_target, save_model
-from duogp.cli.options import AsJson, DataFile, Device, Quiet, Seed, names_of, settings_of
+from duogp.cli.options import (
+    AsJson,
+    DataFile,
+    Decimal,
+    Device,
+    Encoding,
+    Quiet,
+    Seed,
+    names_of,
+    settings_of,
+    spooled,
+)
 from duogp.cli.output import number, percent, print_pairs, show
 from duogp.cli.scores import metric_pairs, metrics_of, score_rows
+from duogp.errors import DataWarning
 from duogp.tables.frames import some
+
+#: Training has at least so many seconds of a budget.
+LEAST_SECONDS = 1.0
 
 
 def fit(
@@ -29,7 +46,7 @@ def fit(
     ] = None,
     kernel: Annotated[str | None, typer.Option(help="matern52, rbf, rbf + linear, …")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of training.")] = None,
-    time_budget: Annotated[float | None, typer.Option(help="Seconds after which training stops.")] = None,
+    time_budget: Annotated[float | None, typer.Option(help="Seconds for the whole command.")] = None,
     classify: Annotated[bool, typer.Option("--classify", help="Whole numbers are class labels.")] = False,
     missing: Annotated[
         str, typer.Option(help="impute: fill gaps, with an indicator; refuse: gaps are an error.")
@@ -42,6 +59,17 @@ def fit(
     test_fraction: Annotated[
         float, typer.Option(help="Share of the rows held back to test the model on.")
     ] = 0.0,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
+    date_format: Annotated[
+        str | None, typer.Option(help="Of dates that are written as text, such as %d/%m/%Y.")
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Unreadable cells, unusable columns and rows without a target are errors."
+        ),
+    ] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any other setting, name=value (repeatable): --set ard=false"),
@@ -54,11 +82,12 @@ def fit(
 ) -> None:
     """Fit a model to a table and save it."""
     import duogp.sklearn  # noqa: F401  # before the clock starts
-    from duogp.tables import Schema, read_table
+    from duogp.tables import Schema, TargetColumn, TextForm, read_table
+    from duogp.tables.schema import NothingUsableError, check_roles
 
     start = time.perf_counter()
     folder, settings = Path(output), settings_of(set_)
-    parameters = {
+    parameters: dict[str, Any] = {
         "method": method,
         "num_inducing": num_inducing,
         "likelihood": likelihood,
@@ -70,30 +99,50 @@ def fit(
         "verbose": not (quiet or as_json),
     }
     parameters = {name: value for name, value in parameters.items() if value is not None}
-    columns: dict[str, Any] = {
-        "missing": missing,
-        "drop": names_of(drop),
-        "category": names_of(category),
-        "weights": weights,
-        "classify": classify or is_class_likelihood(likelihood),
-    }
+    dropped, categories = names_of(drop), names_of(category)
+    reading = {"decimal": decimal, "date_format": date_format, "strict": strict}
+    reading = {name: value for name, value in reading.items() if value}
+    form = TextForm(encoding or "utf-8", decimal)
     require_free(folder, force)
     if seed < 0:
         raise ValueError(f"--seed must not be negative, got {seed}")
     if not 0 <= test_fraction < 1:
         hint = f"; did you mean {test_fraction / 100:g}?" if 1 < test_fraction < 100 else ""
         raise ValueError(f"--test-fraction must be in [0, 1), got {test_fraction:g}{hint}")
-    table = read_table(data, text=columns["category"])
-    whole = Schema.learn(table, target, **columns)  # the type of the target is that of all rows
-    rows, y, without = rows_with_target(whole, table)
+    if missing not in ("impute", "refuse"):
+        raise ValueError(f"missing must be 'impute' or 'refuse', got {missing!r}")
+    table = read_table(spooled(data), text=categories, form=form)
+    check_roles(table, target, weights, dropped, categories)
+    is_class = classify or is_class_likelihood(likelihood)
+    goal = TargetColumn.learn(target, table.column(target), is_class, decimal)
+    roles = Schema((), goal, weights, missing)
+    rows, y, without = rows_with_target(roles, table)
     if not len(y):
         raise ValueError("no row has a target")
+    if without:
+        report_rows_without_target(goal, table, without, strict)
     train, test = split(len(y), test_fraction, seed)
     train_rows = rows.take(train) if len(test) else rows
-    schema = Schema.learn(train_rows, target, **columns) if len(test) or without else whole
+    inputs = [name for name in table.column_names if name not in (target, weights, *dropped)]
+    parameters |= {
+        "missing": missing,
+        "categorical_features": categories or None,
+        "reading": reading or None,
+    }
+    if time_budget is not None and time_budget > 0:  # of the whole command
+        parameters["time_budget"] = max(LEAST_SECONDS, time_budget - (time.perf_counter() - start))
+    estimator = make_estimator(goal.is_class, parameters, settings)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "X: ", DataWarning)  # reported below, with lines
+        estimator.fit(train_rows.select(inputs), y[train], sample_weight=roles.row_weights(train_rows))
+    if estimator.schema_ is None:
+        raise NothingUsableError("there is no column to predict from: every one is the same in every row")
+    asked = dict.fromkeys(dropped, "as asked")
+    schema = replace(
+        estimator.schema_, target=goal, weights=weights, dropped=asked | dict(estimator.schema_.dropped)
+    )
     X = schema.encode(train_rows).matrix
-    estimator = make_estimator(schema.target is not None and schema.target.is_class, parameters, settings)
-    estimator.fit(X, y[train], sample_weight=schema.row_weights(train_rows))
+    report_losses(schema, table)
     gp = estimator.gp_
     report = {
         "model": str(folder),
@@ -110,9 +159,8 @@ def fit(
         "validation_nll": estimator.history_.validation_nll,
         "notes": [text for text in estimator.history_.notes if text not in estimator.reasons_],
         "test_rows": len(test),
-        "test": metrics_of(gp, score_rows(gp, [(schema.encode(rows.take(test)).matrix, y[test])]))
-        if len(test)
-        else None,
+        "test": held_back_metrics(gp, schema, rows.take(test), y[test]) if len(test) else None,
+        "text": asdict(form),
     }
     report["seconds"] = time.perf_counter() - start
     save_model(estimator, schema, report, folder)
@@ -122,6 +170,40 @@ def fit(
     if gp.classes is None and values == 2:
         note(f"{target!r} has two values only; --classify would predict their probabilities")
     show(report, as_json, quiet, print_report)
+
+
+def report_rows_without_target(goal: Any, table: Any, without: int, strict: bool) -> None:
+    """A note, or with ``strict`` an error, that names the first row without a target."""
+    first = int(np.argmax(goal.gaps(table.column(goal.name))))
+    text = f"{without:,} of {table.num_rows:,} rows have no {goal.name!r}, the first in line {first + 2}"
+    if strict:
+        raise ValueError(f"{text}: leave them out of the table, or leave out --strict")
+    note(f"{text}: they are left out")
+
+
+def report_losses(schema: Any, table: Any) -> None:
+    """A note for each column that is left out, and for each with cells that could not be read."""
+    from duogp.tables.texts import unreadable
+
+    for name, reason in schema.dropped.items():
+        if reason != "as asked":
+            note(f"column {name!r} is left out: {reason}")
+    for column in schema.columns:
+        if column.name not in schema.notes:
+            continue
+        values = table.column(column.name)
+        bad = unreadable(values, column.gaps(values))
+        cells = some((f"{values[int(row)].as_py()!r} in line {row + 2}" for row in bad), 3)
+        what = "number" if column.kind == "number" else "date"
+        note(f"column {column.name!r}: {len(bad):,} cells are no {what} and count as gaps: {cells}")
+
+
+def held_back_metrics(gp: Any, schema: Any, table: Any, y: NDArray) -> dict[str, float]:
+    """Metrics on rows that were held back."""
+    from duogp.sklearn.new_rows import new_rows
+
+    matrix = schema.encode(table).matrix
+    return metrics_of(gp, score_rows([(new_rows(gp, matrix, schema.completions(table, matrix)), y)]))
 
 
 def require_free(folder: Path, force: bool) -> None:

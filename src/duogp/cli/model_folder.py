@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from duogp.bench.results import finite
 from duogp.cli.errors import note
-from duogp.tables import Schema, column_names_of, read_chunks
+from duogp.tables import Schema, TextForm, column_names_of, read_chunks
 from duogp.tables.arrow import arrow
 from duogp.tables.files import CHUNK_ROWS, column_types_of
 from duogp.tables.schema import require_columns
@@ -25,7 +25,9 @@ class SavedModel:
     gp: Any
     schema: Schema
     report: dict[str, Any]  # of `duogp fit`
-    unseen: Counter[str] = field(default_factory=Counter)  # encoded rows with an unknown category, by column
+    form: TextForm = field(default_factory=TextForm)  # of the CSV files that it reads
+    unseen: Counter[str] = field(default_factory=Counter)  # rows with an unknown category, by column
+    gaps: Counter[str] = field(default_factory=Counter)  # rows with a gap that is new, by column
 
     @property
     def target(self) -> str:
@@ -35,18 +37,24 @@ class SavedModel:
     def is_classifier(self) -> bool:
         return self.gp.classes is not None
 
-    def encode(self, table: Any) -> NDArray[np.float64]:
-        """Inputs of the model [n, d]; rows with unknown categories are counted in `unseen`."""
-        self.unseen.update(self.schema.unseen(table))
-        return self.schema.encode(table).matrix
+    def new_rows(self, table: Any) -> Any:
+        """The rows of a table as `NewRows`; those with values that are unknown to the model are counted."""
+        from duogp.sklearn.new_rows import new_rows
+
+        unknown = {name: int(rows.sum()) for name, rows in self.schema.unknown(table).items()}
+        unseen = self.schema.unseen(table) if unknown else {}
+        self.unseen.update(unseen)
+        self.gaps.update({name: rest for name, n in unknown.items() if (rest := n - unseen.get(name, 0))})
+        matrix = self.schema.encode(table).matrix
+        return new_rows(self.gp, matrix, self.schema.completions(table, matrix) if unknown else None)
 
     def report_unseen(self) -> None:
-        """A note for each column in which unknown categories were met."""
+        """A note for each column in which unknown categories or new gaps were met."""
+        how = "they are predicted as an average over the values that it was fitted on, with wider intervals"
         for name, count in self.unseen.items():
-            note(
-                f"{count:,} rows have a {name!r} that the model was not fitted on; their predictions "
-                "leave it out, and their intervals do not know it"
-            )
+            note(f"{count:,} rows have a {name!r} that the model was not fitted on: {how}")
+        for name, count in self.gaps.items():
+            note(f"{count:,} rows have no {name!r}, which the model was always given: {how}")
 
     def rows(
         self, path: str, *, target: bool = False, keep: list[str] | None = None, typed: bool = False
@@ -59,12 +67,12 @@ class SavedModel:
         keep = keep or []
         types = self.schema.csv_types(target=target)
         if typed and keep:
-            types = column_types_of(path, keep) | types
-        names = column_names_of(path)
+            types = column_types_of(path, keep, self.form) | types
+        names = column_names_of(path, self.form)
         require_columns(keep, names, "--keep")
         require_columns([self.target] if target else [], names, "the target")
         found = False
-        for table in read_chunks(path, types, keep=keep, rows=CHUNK_ROWS):
+        for table in read_chunks(path, types, keep=keep, rows=CHUNK_ROWS, form=self.form):
             if table.num_rows:
                 found = True
                 yield table
@@ -76,8 +84,13 @@ class SavedModel:
         return arrow().concat_tables(list(self.rows(path)))
 
 
-def open_model(folder: str, device: str | None = None) -> SavedModel:
-    """The model in a folder that `duogp fit` wrote."""
+def open_model(
+    folder: str, device: str | None = None, *, encoding: str | None = None, decimal: str | None = None
+) -> SavedModel:
+    """The model in a folder that `duogp fit` wrote.
+
+    ``encoding`` and ``decimal``: of the CSV files that it will read; None: those of the fit.
+    """
     from duogp.io import load
     from duogp.io.kinds import TABLE
 
@@ -105,7 +118,11 @@ def open_model(folder: str, device: str | None = None) -> SavedModel:
             f"{folder!r}: {TABLE} describes {len(schema.names)} columns, the model has {len(gp.columns)}: "
             "they do not belong together"
         )
-    return SavedModel(path, estimator, gp, schema, state["fit"])
+    given = {
+        name: value for name, value in (("encoding", encoding), ("decimal", decimal)) if value is not None
+    }
+    form = TextForm(**{**(state["fit"].get("text") or {}), **given})
+    return SavedModel(path, estimator, gp, schema, state["fit"], form)
 
 
 def save_model(estimator: Any, schema: Schema, report: dict[str, Any], folder: Path) -> None:

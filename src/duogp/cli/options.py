@@ -1,17 +1,45 @@
 """Options that several commands share, and their text as Python values."""
 
+import atexit
 import csv
 import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+#: Beginnings of files that are no CSV.
+MAGIC = {b"PAR1": ".parquet", b"ARROW1": ".arrow", b"\x1f\x8b": ".csv.gz"}
+
 ModelFolder = Annotated[str, typer.Argument(help="Folder of a model that `duogp fit` wrote.")]
-DataFile = Annotated[str, typer.Argument(help="CSV, TSV (also gzipped), Parquet, Arrow or Feather.")]
+DataFile = Annotated[
+    str, typer.Argument(help="CSV, TSV (also gzipped), Parquet, Arrow or Feather; - is standard input.")
+]
+Encoding = Annotated[str | None, typer.Option(help="Of a CSV file: latin-1, cp1252, … (default: utf-8).")]
+Decimal = Annotated[str | None, typer.Option(help="Decimal mark of a CSV file: . or , (default: as found).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 (default: cuda if there).")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Seed = Annotated[int, typer.Option(help="Seed of all that is random.")]
+
+
+def spooled(path: str) -> str:
+    """The path of a table; standard input ("-") becomes a temporary file, which goes with the process."""
+    if path != "-":
+        return path
+    folder = tempfile.mkdtemp(prefix="duogp-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    source = sys.stdin.buffer
+    head = source.read(8)
+    ending = next((ending for mark, ending in MAGIC.items() if head.startswith(mark)), ".csv")
+    target = Path(folder) / f"standard-input{ending}"
+    with target.open("wb") as file:
+        file.write(head)
+        shutil.copyfileobj(source, file)
+    return str(target)
 
 
 def names_of(text: str | None) -> list[str]:

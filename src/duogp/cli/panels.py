@@ -92,7 +92,7 @@ class Panels:
         return plots.relevance_plot(list(effect), list(effect.values()), ax, xlabel=xlabel)
 
     def variance(self, ax: Any) -> Any:
-        return plots.variance_plot(self.saved.gp.predict(self.matrix), ax, target=self.saved.target)
+        return plots.variance_plot(self.saved.new_rows(self.table).predict(), ax, target=self.saved.target)
 
     def slice(self, name: str, legend: bool, titled: bool, ax: Any) -> None:
         """The effect of one column."""

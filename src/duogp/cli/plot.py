@@ -7,7 +7,7 @@ import typer
 
 from duogp.cli.errors import print_line
 from duogp.cli.model_folder import open_model
-from duogp.cli.options import AsJson, Device, ModelFolder, Quiet, names_of
+from duogp.cli.options import AsJson, Decimal, Device, Encoding, ModelFolder, Quiet, names_of, spooled
 from duogp.cli.output import show
 
 KINDS = ("predicted", "calibration", "zscore", "history", "relevance", "variance", "slices", "all")
@@ -20,6 +20,8 @@ def plot(
     output: Annotated[str, typer.Option("--output", "-o", help="PNG, PDF, SVG or JPG.")] = "figure.png",
     kind: Annotated[str, typer.Option(help=f"One of {', '.join(KINDS)}.")] = "all",
     columns: Annotated[str | None, typer.Option(help="Columns to slice, with commas between.")] = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
     device: Device = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -32,7 +34,7 @@ def plot(
         raise ValueError(f"--output must end in one of {', '.join(ENDINGS)}, got {output!r}")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into")
-    saved = open_model(model, device)
+    saved = open_model(model, device, encoding=encoding, decimal=decimal)
     if data is None and kind not in ("history", "relevance"):
         raise ValueError(f"--kind {kind} needs rows: duogp plot {model} DATA --kind {kind}")
     try:
@@ -45,7 +47,7 @@ def plot(
 
     from duogp.cli.panels import Panels
 
-    figure = Panels(saved, data, names_of(columns)).draw(kind)
+    figure = Panels(saved, None if data is None else spooled(data), names_of(columns)).draw(kind)
     figure.savefig(path, dpi=150)
     plt.close(figure)
     report = {"model": model, "data": data, "kind": kind, "output": output}

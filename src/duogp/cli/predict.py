@@ -8,12 +8,22 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from duogp.bench.results import finite
 from duogp.cli.errors import print_line
 from duogp.cli.model_folder import SavedModel, open_model
-from duogp.cli.options import AsJson, DataFile, Device, ModelFolder, Quiet, names_of, probabilities_of
+from duogp.cli.options import (
+    AsJson,
+    DataFile,
+    Decimal,
+    Device,
+    Encoding,
+    ModelFolder,
+    Quiet,
+    names_of,
+    probabilities_of,
+    spooled,
+)
 from duogp.cli.output import show
 from duogp.tables import format_of, table_writer
 from duogp.tables.arrow import arrow
@@ -38,12 +48,15 @@ def predict(
         ),
     ] = False,
     keep: Annotated[str | None, typer.Option(help="Columns to copy, with commas between.")] = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
     device: Device = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict the target of new rows: mean and standard deviation, or label and class probabilities."""
-    saved = open_model(model, device)
+    saved = open_model(model, device, encoding=encoding, decimal=decimal)
+    data = spooled(data)
     level = None if interval is None else probabilities_of(str(interval), "--interval")[0]
     levels, kept = probabilities_of(quantiles, "--quantiles"), names_of(keep)
     if saved.is_classifier and (levels or level is not None):
@@ -54,11 +67,11 @@ def predict(
     with predictions_to(output, as_json) as write:
         typed = output is not None and format_of(output) not in ("csv", "tsv")
         for table in saved.rows(data, keep=kept, typed=typed):
-            X = saved.encode(table)
+            new = saved.new_rows(table)
             if saved.is_classifier:
-                columns = class_columns(saved, X)
+                columns = class_columns(saved, new)
             else:
-                columns = number_columns(saved, X, levels, level, conformal)
+                columns = number_columns(saved, new, levels, level, conformal)
             if clash := [name for name in kept if name in columns]:
                 raise ValueError(f"--keep {clash[0]}: a column of the predictions has the same name")
             out = arrow().table({name: table.column(name) for name in kept} | columns)
@@ -73,16 +86,14 @@ def predict(
 
 
 def number_columns(
-    saved: SavedModel, X: NDArray, levels: list[float], interval: float | None, conformal: bool
+    saved: SavedModel, rows: Any, levels: list[float], interval: float | None, conformal: bool
 ) -> dict[str, Any]:
     """Mean, standard deviation, quantiles and the ends of an interval of new observations."""
-    from duogp.sklearn.quantiles import predictive_quantiles
-
-    prediction = saved.gp.predict(X)
+    prediction = rows.predict()
     out = {"mean": prediction.mean, "std": prediction.std}
     ends = [] if interval is None or conformal else [(1 - interval) / 2, (1 + interval) / 2]
     if levels or ends:
-        values = predictive_quantiles(saved.gp, X, np.array(levels + ends))[..., 0]
+        values = rows.quantiles(np.array(levels + ends))[..., 0]
         names = [f"q{level:g}" for level in levels] + ["lower", "upper"][: len(ends)]
         out |= dict(zip(names, values, strict=True))
     if conformal:
@@ -93,13 +104,13 @@ def number_columns(
                 "this model was fitted without calibration rows: fit it again with "
                 "--set calibration_fraction=0.2"
             )
-        out["lower"], out["upper"] = saved.estimator.predict_interval(X, interval, kind="conformal")
+        out["lower"], out["upper"] = saved.estimator._conformal_interval(rows, interval)
     return out
 
 
-def class_columns(saved: SavedModel, X: NDArray) -> dict[str, Any]:
+def class_columns(saved: SavedModel, rows: Any) -> dict[str, Any]:
     """The likeliest label and the probability of each class."""
-    prediction = saved.gp.predict(X)
+    prediction = rows.predict()
     target = saved.schema.target
     labels = prediction.labels if target is None else target.arrow_labels(prediction.labels)
     pairs = zip(prediction.classes, prediction.probabilities.T, strict=True)

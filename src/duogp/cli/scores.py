@@ -27,28 +27,26 @@ TITLES = {
 Scores = dict[str, NDArray]  # one value per row: y, and what is predicted for it
 
 
-def score_rows(gp: Any, pieces: Iterable[tuple[NDArray, NDArray]]) -> Scores:
-    """Targets and predictions of all rows of the pieces (X, y).
+def score_rows(pieces: Iterable[tuple[Any, NDArray]]) -> Scores:
+    """Targets and predictions of all rows of the pieces (`NewRows`, y).
 
     Of numbers: ``mean``, ``std``, ``log_density`` [n] and ``ends`` [n, 2C] of the central intervals. Of
     classes: ``probabilities`` [n, classes].
     """
-    parts = [{"y": y, **_predicted(gp, X, y)} for X, y in pieces]
+    parts = [{"y": y, **_predicted(rows, y)} for rows, y in pieces]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _predicted(gp: Any, X: NDArray, y: NDArray) -> Scores:
-    from duogp.sklearn.quantiles import predictive_quantiles
-
-    prediction = gp.predict(X)
-    if gp.classes is not None:
+def _predicted(rows: Any, y: NDArray) -> Scores:
+    prediction = rows.predict()
+    if rows.gp.classes is not None:
         return {"probabilities": prediction.probabilities}
     levels = np.array([side for c in COVERAGES for side in ((1 - c) / 2, (1 + c) / 2)])
     return {
         "mean": prediction.mean,
         "std": prediction.std,
-        "log_density": gp.log_density(X, y),
-        "ends": predictive_quantiles(gp, X, levels)[..., 0].T,
+        "log_density": rows.log_density(y),
+        "ends": rows.quantiles(levels)[..., 0].T,
     }
 
 

@@ -22,9 +22,11 @@ from duogp.sklearn.base import BaseGP
 from duogp.sklearn.classifier import GPClassifier
 from duogp.sklearn.conformal import Calibration
 from duogp.sklearn.regressor import GPRegressor
+from duogp.tables import Schema
 
 CLASSES: dict[str, type[BaseGP]] = {"GPRegressor": GPRegressor, "GPClassifier": GPClassifier}
-SCORES = "calibration.scores"
+#: Tensors of the estimator: scores of the calibration, and training rows by which columns are weighed.
+SCORES, SAMPLE = "calibration.scores", "importances.rows"
 #: The place of an object among the parameters that the model has: a kernel, a likelihood, a method.
 OF_MODEL = {"of_model": True}
 
@@ -43,7 +45,11 @@ def estimator_state(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "reasons": list(estimator.reasons_),
         "n_iter": int(estimator.n_iter_),
         "object_labels": bool(getattr(estimator, "_object_labels", False)),
+        "table": _table_state(estimator),
     }
+    sample = getattr(estimator, "_sample", None)
+    if sample is not None:
+        tensors = {**tensors, SAMPLE: torch.as_tensor(sample)}
     return {"kind": "estimator", "estimator": own, "model": part}, tensors
 
 
@@ -55,8 +61,8 @@ def estimator_from_state(
     name = entry(own, "class", str)
     if name not in CLASSES:
         raise SavedModelError(f"it is of the unknown estimator {name!r}")
-    scores = tensors.get(SCORES)
-    rest = {key: value for key, value in tensors.items() if key != SCORES}
+    scores, sample = tensors.get(SCORES), tensors.get(SAMPLE)
+    rest = {key: value for key, value in tensors.items() if key not in (SCORES, SAMPLE)}
     gp = gp_from_state(entry(manifest, "model", dict), rest, device=device, **given)
     if (gp.classes is not None) != (name == "GPClassifier"):
         raise SavedModelError(f"its model is not that of a {name}")
@@ -69,15 +75,47 @@ def estimator_from_state(
     estimator._gp, estimator._learner = gp, None
     estimator.method_, estimator.reasons_ = entry(own, "method", str), entries(own, "reasons", str)
     estimator.n_iter_ = entry(own, "n_iter", int)
-    estimator.n_features_in_ = len(gp.columns)
-    if gp.column_names is not None:
-        estimator.feature_names_in_ = np.array(gp.column_names, dtype=object)
+    estimator._sample = None if sample is None else _sample(sample, gp)
+    _read_table_state(estimator, own.get("table"), gp)
     if gp.classes is not None:
         assert isinstance(estimator, GPClassifier)
         estimator._object_labels = entry(own, "object_labels", bool)
         estimator._name_classes(gp.classes)
     estimator.calibration_ = None if scores is None else _calibration(scores, gp)
     return estimator
+
+
+def _table_state(estimator: BaseGP) -> dict[str, Any] | None:
+    """The columns of the frame that an estimator was fitted to; None for an array."""
+    schema, names = getattr(estimator, "schema_", None), getattr(estimator, "_table_names", None)
+    if schema is None or names is None:
+        return None
+    named = hasattr(estimator, "feature_names_in_")
+    return {"schema": schema.to_dict(), "names": list(names), "named": named}
+
+
+def _read_table_state(estimator: BaseGP, state: Mapping[str, Any] | None, gp: Any) -> None:
+    """Names and number of the columns of the table, and the schema where it was a frame."""
+    if state is None:
+        estimator.schema_, estimator._table_names = None, None
+        estimator.n_features_in_ = len(gp.columns)
+        if gp.column_names is not None:
+            estimator.feature_names_in_ = np.array(gp.column_names, dtype=object)
+        return
+    names, schema = entries(state, "names", str), Schema.from_dict(entry(state, "schema", dict))
+    if len(schema.names) != len(gp.columns) or not {c.name for c in schema.columns} <= set(names):
+        raise SavedModelError(f"its table has {len(schema.names)} inputs, its model {len(gp.columns)}")
+    estimator.schema_, estimator._table_names = schema, names
+    estimator.n_features_in_ = len(names)
+    if entry(state, "named", bool):
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+
+
+def _sample(rows: Tensor, gp: Any) -> np.ndarray:
+    values = rows.cpu().numpy()
+    if values.dtype != np.float64 or values.ndim != 2 or values.shape[1] != len(gp.columns):
+        raise SavedModelError(f"its sample of training rows has the shape {values.shape}")
+    return values
 
 
 def _calibration(scores: Tensor, gp: Any) -> Calibration:

@@ -96,7 +96,7 @@ def load(
         if kind not in KINDS:
             raise SavedModelError(f"it is of the unknown kind {kind!r}")
         model = KINDS[kind](manifest, tensors, **given)
-        if kind == "estimator":
+        if kind == "estimator" and getattr(model, "schema_", None) is None:
             model.schema_ = _schema_beside(Path(folder))
         return model
     except SavedModelError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple, Self
 
@@ -10,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from duogp.api import fit
-from duogp.data.validation import as_row_vector
+from duogp.data.validation import as_matrix, as_row_vector
 from duogp.fitting.factories import target_kind
 from duogp.methods import Method
 from duogp.methods.settings import SHARE
@@ -23,16 +23,32 @@ from duogp.posterior.gp import GP
 from duogp.posterior.prediction import Prediction
 from duogp.saveable import Saveable
 from duogp.sklearn.conformal import Calibration, hold_out
-from duogp.sklearn.fit_keywords import fit_keywords, seed_of
+from duogp.sklearn.fit_keywords import fit_keywords, misplaced, naming_settings, seed_of
+from duogp.sklearn.frames import (
+    all_numbers,
+    arrow_table,
+    collected,
+    is_frame,
+    is_plain,
+    learn_schema,
+    selected,
+    table_of_array,
+)
+from duogp.sklearn.importances import sample_of, shares_of_columns
+from duogp.sklearn.new_rows import NewRows, new_rows
 from duogp.sklearn.training_rows import (
     TrainingRows,
+    dense,
     join_repeated,
     read_inputs,
     read_weights,
     require_finite,
     within_reach,
 )
+from duogp.tables.frames import as_arrow
+from duogp.tables.schema import Completions, NothingUsableError, Schema
 from duogp.training.history import History
+from duogp.training.progress import overall
 
 #: The default method of a stream: natural gradients, and points grown from the first rows on.
 STREAM = "ivsgpr"
@@ -58,12 +74,14 @@ class BaseGP(Saveable, BaseEstimator, ABC):
     #: the error for one of another estimator
     _refused_likelihood: str
 
+    @naming_settings
     def __init__(
         self,
         method: str | Method = "auto",
         *,
         num_inducing: int | None = None,
         kernel: Any = "matern52",
+        mean: Any = "constant",
         ard: bool = True,
         inducing_init: str | None = None,
         likelihood: Any = None,
@@ -79,6 +97,9 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         early_stopping: bool | None = None,
         time_budget: float | None = None,
         standardize: bool | str = True,
+        categorical_features: Any = None,
+        missing: str = "impute",
+        reading: dict[str, Any] | None = None,
         device: str | None = None,
         dtype: str = "float64",
         compile: bool | str = "auto",
@@ -87,15 +108,36 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         checkpoint_dir: Any = None,
         settings: dict[str, Any] | None = None,
     ) -> None:
-        self.method, self.num_inducing, self.kernel, self.ard = method, num_inducing, kernel, ard
+        self.method, self.num_inducing, self.kernel, self.mean, self.ard = (
+            method,
+            num_inducing,
+            kernel,
+            mean,
+            ard,
+        )
         self.inducing_init, self.likelihood, self.solver = inducing_init, likelihood, solver
         self.epochs, self.batch_size, self.learning_rate = epochs, batch_size, learning_rate
         self.beta1, self.beta2, self.whitening = beta1, beta2, whitening
         self.validation_fraction, self.calibration_fraction = validation_fraction, calibration_fraction
         self.early_stopping, self.time_budget, self.standardize = early_stopping, time_budget, standardize
+        self.categorical_features, self.missing, self.reading = categorical_features, missing, reading
         self.device, self.dtype, self.compile = device, dtype, compile
         self.random_state, self.verbose = random_state, verbose
         self.checkpoint_dir, self.settings = checkpoint_dir, settings
+
+    def set_params(self, **params: Any) -> Self:
+        """As in scikit-learn; of a setting without a parameter the error says where it goes."""
+        known = self.get_params(deep=True)
+        for name in params:
+            if name not in known and "__" not in name:
+                raise ValueError(str(misplaced(name, list(known))))
+        super().set_params(**params)
+        return self
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True  # made dense
+        return tags
 
     # -- fitting ---------------------------------------------------------------------------------------------
 
@@ -107,9 +149,8 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         share = self.calibration_fraction
         if not SHARE.holds(share):
             raise SHARE.error(f"calibration_fraction must {SHARE.what}, got {share!r}")
-        matrix = read_inputs(self, X, reset=True, min_rows=2)
+        matrix, target = self._read_training(X, y)
         n = len(matrix)
-        target = self._read_target(y, n)
         variances = None if noise is None else as_row_vector(noise, n, "noise")
         rows = TrainingRows(matrix, target, read_weights(sample_weight, n), variances)
         if rows.weight is not None:  # rows of weight zero count neither for training nor for calibration
@@ -121,17 +162,19 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         if validation is not None:
             validation = self._read_validation(validation)
         given = {"validation": validation, "noise": rows.noise, "sample_weight": rows.weight, **settings}
-        gp = fit(rows.X, rows.y, self.method, **given)
+        with overall("fitting", self.time_budget, bool(self.verbose)):
+            gp = fit(rows.X, rows.y, self.method, **given)
         reasons = list(gp.history.notes) if self._is_auto() else ["asked for by method="]
         require_finite(gp, rows)
         gp.column_names = self._column_names()
         self._gp: Any = gp
+        self._sample: NDArray | None = sample_of(matrix, seed)
         self._learner: OnlineGP | None = None
         self.method_, self.reasons_ = self.method if gp.method is None else gp.method.name, reasons
         self.n_iter_ = gp.history[-1].epoch if len(gp.history) else 1
         self.calibration_: Calibration | None = None
         if len(held_out):
-            self._calibrate(calibration.X, calibration.y, calibration.noise)
+            self._calibrate(NewRows(gp, calibration.X), calibration.y, calibration.noise)
         if self.checkpoint_dir is not None:
             self.save(self.checkpoint_dir)
         return self
@@ -154,17 +197,58 @@ class BaseGP(Saveable, BaseEstimator, ABC):
     def _read_validation(self, validation: Any) -> tuple[NDArray, NDArray]:
         if not (isinstance(validation, tuple | list) and len(validation) == 2):
             raise TypeError(f"validation must be a pair (X, y), got {type(validation).__name__}")
-        matrix = read_inputs(self, validation[0], reset=False)
+        matrix, _ = self._encoded(validation[0])
         return matrix, self._read_target(validation[1], len(matrix), "validation y")
 
+    def _read_training(self, X: Any, y: Any) -> tuple[NDArray, NDArray]:
+        """Inputs and targets of training rows; learns the columns, and the schema of a frame."""
+        X = collected(X)
+        self.schema_: Schema | None = None
+        self._table_names: list[str] | None = None
+        if not is_frame(X):
+            if self.categorical_features is not None:
+                raise ValueError(
+                    "categorical_features names columns of a frame (pandas, polars, pyarrow); X is "
+                    f"{type(X).__name__}"
+                )
+            matrix = read_inputs(self, X, reset=True, min_rows=2)
+            return matrix, self._read_target(y, len(matrix))
+        table = arrow_table(X)
+        validate_data(self, X, reset=True, skip_check_array=True)
+        target = self._read_target(y, table.num_rows)
+        levels = self._level_target(target)
+        try:
+            schema = learn_schema(
+                table,
+                categorical=self.categorical_features or (),
+                missing=self.missing,
+                reading=self.reading,
+                level_target=levels,
+            )
+        except NothingUsableError:
+            if not all_numbers(table):
+                raise
+            return as_matrix(X, "X"), target  # numbers, all of them constant
+        self.schema_, self._table_names = schema, list(table.column_names)
+        if is_plain(schema):
+            return as_matrix(X, "X"), target
+        return schema.encode_training(table, levels).matrix, target
+
     def _column_names(self) -> list[str] | None:
+        """Names of the columns of the matrix that the model takes."""
+        if getattr(self, "schema_", None) is not None:
+            return self.schema_.names  # type: ignore[union-attr]
         return getattr(self, "feature_names_in_", np.array([])).tolist() or None
 
     @abstractmethod
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray: ...
 
     @abstractmethod
-    def _calibrate(self, X: NDArray, y: NDArray, noise: Any) -> None: ...
+    def _level_target(self, target: NDArray) -> NDArray[np.float64] | None:
+        """Numbers of which categories with many levels keep a mean for each level; None: they keep none."""
+
+    @abstractmethod
+    def _calibrate(self, rows: NewRows, y: NDArray, noise: Any) -> None: ...
 
     # -- streams ---------------------------------------------------------------------------------------------
 
@@ -180,8 +264,12 @@ class BaseGP(Saveable, BaseEstimator, ABC):
             given = {name: value for name, value in given.items() if name not in IDLE_SETTINGS}
             method = STREAM if self._is_auto() else self.method
             learner = OnlineGP(method, classes=classes, **given)
-        matrix = read_inputs(self, X, reset=first)
-        target = self._read_target(y, len(matrix))
+        if first:
+            matrix, target = self._read_training(X, y)
+            self._sample = sample_of(matrix, 0)
+        else:
+            matrix, _ = self._encoded(X)
+            target = self._read_target(y, len(matrix))
         learner.partial_fit(matrix, target, read_weights(sample_weight, len(matrix)))
         self._gp, self._learner = None, learner
         if first:
@@ -214,6 +302,34 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         """Losses and validation scores of the training."""
         return self.gp_.history
 
+    @property
+    def feature_importances_(self) -> NDArray[np.float64]:
+        """The share of each column of X in what moves the predictions, [n_features_in_], with sum one.
+
+        A column's part is the mean square change of the predictive mean (of the class probabilities) at a
+        sample of training rows when the column is shuffled among them; columns that were left out have none.
+        Of correlated columns each has a part of what they tell together.
+        """
+        gp = self.gp_
+        if getattr(self, "_sample", None) is None:
+            raise AttributeError("this model was saved without the rows that feature_importances_ needs")
+        assert self._sample is not None
+        places = self._places()
+        return shares_of_columns(gp, within_reach(self._sample, gp), places, self.n_features_in_)
+
+    def _places(self) -> NDArray[np.intp]:
+        """The place among the columns of X of every column of the matrix."""
+        schema = getattr(self, "schema_", None)
+        if schema is None or self._by_name:
+            return np.arange(len(self.gp_.columns))
+        place = {name: i for i, name in enumerate(self._table_names or ())}
+        return np.array([place[name] for name in schema.sources])
+
+    @property
+    def _by_name(self) -> bool:
+        """Whether the schema is that of a matrix: the estimator knows nothing of the table behind it."""
+        return getattr(self, "schema_", None) is not None and getattr(self, "_table_names", None) is None
+
     def explain_variance(self, X: Any, *, noise: Any = None) -> VarianceParts:
         """The variance at new rows in its parts."""
         prediction = self._predict(X, noise)
@@ -226,27 +342,37 @@ class BaseGP(Saveable, BaseEstimator, ABC):
 
     # -- helpers ---------------------------------------------------------------------------------------------
 
-    def _inputs(self, X: Any) -> NDArray:
-        """New rows as the model takes them; a table like that of `duogp fit` is encoded by its schema."""
-        gp = self.gp_
-        schema = getattr(self, "schema_", None)
-        if schema is not None and any(hasattr(X, name) for name in ("columns", "column_names")):
-            X = schema.encode(X).matrix
-        return within_reach(read_inputs(self, X, reset=False), gp)
+    def _encoded(self, X: Any) -> tuple[NDArray, Completions | None]:
+        """New rows as a matrix, and completions of those with values that the training rows did not have."""
+        X, schema = collected(X), getattr(self, "schema_", None)
+        names = getattr(self, "feature_names_in_", None)
+        if is_frame(X) and names is not None:
+            X = selected(X, names.tolist())
+        if schema is None:
+            return read_inputs(self, X, reset=False), None
+        if self._by_name:  # a model that the command line fitted before frames were
+            if not is_frame(X):
+                return read_inputs(self, X, reset=False), None
+            table = as_arrow(X)
+        else:
+            validate_data(self, X, reset=False, skip_check_array=True)
+            own = self._table_names or []
+            table = arrow_table(X, own) if is_frame(X) else table_of_array(dense(X), own)
+        matrix = schema.encode(table).matrix
+        return matrix, schema.completions(table, matrix)
+
+    def _rows(self, X: Any) -> NewRows:
+        """New rows as the model takes them."""
+        return new_rows(self.gp_, *self._encoded(X))
 
     def _predict(self, X: Any, noise: Any = None) -> Any:
         """A `Prediction` or a `ClassPrediction`."""
-        gp, matrix = self.gp_, self._inputs(X)
-        if noise is None:
-            return gp.predict(matrix)
-        if "noise" not in inspect.signature(gp.predict).parameters:
-            raise ValueError(f"{self.method_!r} takes no known noise")
-        return gp.predict(matrix, noise=noise)
+        return self._rows(X).predict(noise)
 
     def _calibrated(self, X: Any, y: Any, noise: Any = None) -> Self:
-        matrix = self._inputs(X)
-        variances = None if noise is None else as_row_vector(noise, len(matrix), "noise")
-        self._calibrate(matrix, self._read_target(y, len(matrix)), variances)
+        rows = self._rows(X)
+        variances = None if noise is None else as_row_vector(noise, len(rows), "noise")
+        self._calibrate(rows, self._read_target(y, len(rows)), variances)
         return self
 
     def _required_calibration(self, what: str) -> Calibration:
@@ -262,9 +388,5 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         gp = self.gp_
         if not hasattr(gp, "sample"):
             raise ValueError(f"{self.method_!r} has no joint draws")
-        rows, seed = self._inputs(X), seed_of(random_state)
-        given = {"seed": seed, "observation_noise": not function, "noise": noise}
-        try:
-            return gp.sample(rows, n_samples, **given)
-        except ValueError:  # no Cholesky factor of the joint covariance; a wrong argument fails again
-            return gp.sample(rows, n_samples, kind="pathwise", **given)
+        seed = seed_of(random_state)
+        return self._rows(X).draws(n_samples, seed=seed, observation_noise=not function, noise=noise)

@@ -11,6 +11,7 @@ from sklearn.base import ClassifierMixin
 from duogp.data.labels import as_labels, codes_of, encode
 from duogp.sklearn.base import BaseGP
 from duogp.sklearn.conformal import Calibration, check_level, class_scores
+from duogp.sklearn.new_rows import NewRows
 from duogp.sklearn.training_rows import warn_of_column
 
 Array = NDArray[np.float64]
@@ -95,12 +96,16 @@ class GPClassifier(ClassifierMixin, BaseGP):
         """Sets ``classes_``: of dtype object where the labels of the fit were."""
         self.classes_ = np.asarray(classes, dtype=object if self._object_labels else None)
 
+    def _level_target(self, target: NDArray) -> Array | None:
+        labels, codes = np.unique(target, return_inverse=True)
+        return codes.astype(np.float64) if len(labels) == 2 else None
+
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
         labels = as_labels(y, n, name)
         warn_of_column(y)
         encode(labels, name)  # raises for values that are no labels
         return labels
 
-    def _calibrate(self, X: NDArray, y: NDArray, noise: Any) -> None:
-        gp = self.gp_
-        self.calibration_ = Calibration.of(class_scores(gp.predict_proba(X), codes_of(y, gp.classes)))
+    def _calibrate(self, rows: NewRows, y: NDArray, noise: Any) -> None:
+        probabilities = rows.predict().probabilities
+        self.calibration_ = Calibration.of(class_scores(probabilities, codes_of(y, rows.gp.classes)))

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duogp.errors import DataWarning
-from duogp.sklearn.quantiles import predictive_quantiles
+from duogp.sklearn.new_rows import NewRows
 
 Array = NDArray[np.float64]
 
@@ -70,9 +70,9 @@ class Scale:
     above: Array
 
     @classmethod
-    def of(cls, gp: Any, X: Any, noise: Any = None) -> Scale:
-        low, median, high = predictive_quantiles(gp, X, REFERENCE, noise)
-        std = gp.predict(X, **({} if noise is None else {"noise": noise})).std.reshape(median.shape)
+    def of(cls, rows: NewRows, noise: Any = None) -> Scale:
+        low, median, high = rows.quantiles(REFERENCE, noise)
+        std = rows.predict(noise).std.reshape(median.shape)
         least = np.maximum(LEAST_UNIT * std, np.finfo(np.float64).tiny)
         return cls(median, np.maximum(median - low, least), np.maximum(high - median, least))
 

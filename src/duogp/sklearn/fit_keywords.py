@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from numbers import Integral
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 
@@ -16,6 +19,8 @@ from duogp.methods.settings import Settings
 TRANSLATED = {"backend": "compile", "random_state": "random_state", "verbose": "verbose"}
 #: Every random state fits into this many bits, as scikit-learn's do.
 SEED_BITS = 31
+
+P = ParamSpec("P")
 
 DEFAULTS = Settings()
 
@@ -39,6 +44,37 @@ def fit_keywords(params: Mapping[str, Any], seed: int) -> dict[str, Any]:
         if own is not None:
             raise ValueError(f"settings holds {name!r}, for which there is the parameter {own!r}")
     return {**chosen, **(others or {})}
+
+
+def naming_settings(init: Callable[P, None]) -> Callable[P, None]:
+    """A constructor that says, of a keyword that it does not have, where such a setting goes."""
+    known = inspect.signature(init).parameters
+
+    @functools.wraps(init)
+    def checked(*args: P.args, **given: P.kwargs) -> None:
+        for name in given:
+            if name not in known:
+                raise misplaced(name, list(known))
+        init(*args, **given)
+
+    return checked
+
+
+def misplaced(name: str, known: Sequence[str]) -> TypeError:
+    """The error for a keyword that an estimator does not have."""
+    own = TRANSLATED.get(name)
+    if own is not None:
+        return TypeError(f"{name!r} is a setting of duogp.fit; here it is the parameter {own!r}")
+    names = [f.name for f in fields(Settings)]
+    if name in names:
+        return TypeError(
+            f"{name!r} is no parameter of its own: settings={{{name!r}: ...}} hands it to duogp.fit"
+        )
+    near = difflib.get_close_matches(name, [*known, *names], 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    if near and near[0] not in known:
+        hint = f"; did you mean settings={{{near[0]!r}: ...}}?"
+    return TypeError(f"unknown parameter {name!r}{hint}")
 
 
 def seed_of(random_state: Any) -> int:

@@ -15,7 +15,8 @@ from duogp.data.validation import as_target
 from duogp.posterior.prediction import Prediction
 from duogp.sklearn.base import BaseGP
 from duogp.sklearn.conformal import Calibration, Scale, check_level
-from duogp.sklearn.quantiles import as_levels, predictive_quantiles
+from duogp.sklearn.new_rows import NewRows
+from duogp.sklearn.quantiles import as_levels
 from duogp.sklearn.training_rows import require_moderate
 
 Array = NDArray[np.float64]
@@ -59,11 +60,12 @@ class GPRegressor(RegressorMixin, BaseGP):
         """
         if return_std and return_cov:
             raise ValueError("return_std and return_cov: ask for one of them")
-        prediction: Prediction = self._predict(X, noise)
+        rows = self._rows(X)
+        prediction: Prediction = rows.predict(noise)
         if return_std:
             return prediction.mean, prediction.std
         if return_cov:
-            return prediction.mean, _observation_covariance(self.gp_, self._inputs(X), prediction)
+            return prediction.mean, _observation_covariance(self.gp_, rows.matrix, prediction)
         return prediction.mean
 
     def predict_quantiles(self, X: Any, quantiles: Any = (0.05, 0.5, 0.95), *, noise: Any = None) -> Array:
@@ -73,7 +75,7 @@ class GPRegressor(RegressorMixin, BaseGP):
         probability right to about 1e-6; from 4,096 fixed draws for a likelihood of your own.
         """
         gp, levels = self.gp_, as_levels(quantiles)
-        values = np.moveaxis(predictive_quantiles(gp, self._inputs(X), levels, noise), 0, -1)
+        values = np.moveaxis(self._rows(X).quantiles(levels, noise), 0, -1)
         values = values[:, 0] if gp.single_output else values
         return values[..., 0] if np.ndim(quantiles) == 0 else values
 
@@ -92,11 +94,13 @@ class GPRegressor(RegressorMixin, BaseGP):
             return ends[..., 0], ends[..., 1]
         if kind != "conformal":
             raise ValueError(f"kind must be 'model' or 'conformal', got {kind!r}")
-        gp = self.gp_
+        return self._conformal_interval(self._rows(X), level, noise)
+
+    def _conformal_interval(self, rows: NewRows, level: float, noise: Any = None) -> tuple[Array, Array]:
         calibration = self._required_calibration("intervals")
-        scale = Scale.of(gp, self._inputs(X), noise)
+        scale = Scale.of(rows, noise)
         low, high = scale.interval(calibration.threshold(level), self._target_kind())
-        return (low[:, 0], high[:, 0]) if gp.single_output else (low, high)
+        return (low[:, 0], high[:, 0]) if rows.gp.single_output else (low, high)
 
     def calibrate(self, X: Any, y: Any, *, noise: Any = None) -> Self:
         """Calibrate conformal intervals on fresh rows; they must have had no part in the fit."""
@@ -111,9 +115,8 @@ class GPRegressor(RegressorMixin, BaseGP):
 
     def log_density(self, X: Any, y: Any, *, noise: Any = None) -> Array:
         """log p(y | x, data) of each row, in the units of y."""
-        extra = {} if noise is None else {"noise": noise}
-        matrix = self._inputs(X)
-        return self.gp_.log_density(matrix, self._read_target(y, len(matrix)), **extra)
+        rows = self._rows(X)
+        return rows.log_density(self._read_target(y, len(rows)), noise)
 
     # -- fitting ---------------------------------------------------------------------------------------------
 
@@ -138,13 +141,17 @@ class GPRegressor(RegressorMixin, BaseGP):
         """Learn from one more minibatch: a stream (`duogp.OnlineGP`) starts, or continues after `fit`."""
         return self._partial_fit(X, y, sample_weight)
 
+    def _level_target(self, target: NDArray) -> Array | None:
+        single = target.reshape(len(target), -1)
+        return single[:, 0] if single.shape[1] == 1 else None
+
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
         values = require_moderate(as_target(y, n, name).astype(np.float64, copy=False), name)
         require_support(values.reshape(n, -1), self._target_kind(), name)
         return values
 
-    def _calibrate(self, X: NDArray, y: NDArray, noise: Any) -> None:
-        scale = Scale.of(self.gp_, X, noise)
+    def _calibrate(self, rows: NewRows, y: NDArray, noise: Any) -> None:
+        scale = Scale.of(rows, noise)
         if y.size != scale.median.size:
             raise ValueError(f"y has shape {y.shape}, predictions have {scale.median.shape}")
         self.calibration_ = Calibration.of(scale.scores(y))

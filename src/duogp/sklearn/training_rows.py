@@ -7,10 +7,13 @@ then mean what scikit-learn says, and copies of a row cannot stand on both sides
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
+import torch
 from numpy.typing import NDArray
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.validation import validate_data
@@ -23,9 +26,10 @@ LARGEST_TARGET = 1e100
 #: scaling the data may lie anywhere, and only squares must stay finite.
 FARTHEST, FARTHEST_UNSCALED = 1e6, 1e60
 ENCODERS = (
-    "sklearn.preprocessing.OneHotEncoder or OrdinalEncoder in front of this estimator makes numbers of text, "
-    "categories and dates, and so does the command line (duogp fit)"
+    "give a frame (pandas, polars, pyarrow), whose text, categories, dates and gaps are read as they are"
 )
+#: Most numbers of a sparse matrix that is made dense.
+MOST_DENSE = 500_000_000
 
 
 class TrainingRows(NamedTuple):
@@ -41,10 +45,9 @@ class TrainingRows(NamedTuple):
 
 
 def read_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1) -> NDArray:
-    """X as a finite matrix; the estimator learns, or checks, the number and the names of its columns."""
-    _refuse_categories(X)
+    """An array as a finite matrix; the estimator learns, or checks, its columns."""
     try:
-        matrix = as_matrix(X, "X", min_rows=min_rows)
+        matrix = as_matrix(dense(X), "X", min_rows=min_rows)
     except UnsupportedDtypeError as error:
         if "argument must be" in str(error):  # an object that is neither text nor number
             raise
@@ -53,14 +56,18 @@ def read_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1) -> ND
     return matrix
 
 
-def _refuse_categories(X: Any) -> None:
-    """An error for columns of categories, also where their names are numbers."""
-    dtypes = getattr(X, "dtypes", None)
-    if dtypes is None or not hasattr(X, "columns"):
-        return
-    for name, dtype in zip(X.columns, dtypes, strict=False):
-        if str(dtype).lower().startswith(("category", "categorical", "enum")):
-            raise UnsupportedDtypeError(f"X, column {name!r} holds categories, not numbers; {ENCODERS}")
+def dense(X: Any) -> Any:
+    """A sparse matrix, such as that of a OneHotEncoder, as an array; anything else as it is."""
+    in_torch = isinstance(X, torch.Tensor) and X.layout != torch.strided
+    if not in_torch and not scipy.sparse.issparse(X):
+        return X
+    size = math.prod(X.shape)
+    if size > MOST_DENSE:
+        raise ValueError(
+            f"X is sparse, and with {X.shape[0]:,} rows and {X.shape[1]:,} columns too large for a dense "
+            f"array ({size * 8 / 2**30:.0f} GiB): reduce it first (sklearn.decomposition.TruncatedSVD)"
+        )
+    return X.to_dense() if in_torch else X.toarray()
 
 
 def read_weights(sample_weight: Any, n: int) -> NDArray[np.float64] | None:

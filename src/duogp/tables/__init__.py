@@ -4,7 +4,15 @@ Pyarrow is imported at the first table.
 """
 
 from duogp.tables.columns import Boolean, Category, Column, DateTime, Number
-from duogp.tables.files import column_names_of, format_of, read_chunks, read_table, table_writer, write_table
+from duogp.tables.files import (
+    TextForm,
+    column_names_of,
+    format_of,
+    read_chunks,
+    read_table,
+    table_writer,
+    write_table,
+)
 from duogp.tables.frames import as_arrow
 from duogp.tables.schema import Encoded, Schema
 from duogp.tables.target import TargetColumn
@@ -22,6 +30,7 @@ __all__ = [
     "Schema",
     "Target",
     "TargetColumn",
+    "TextForm",
     "as_arrow",
     "column_names_of",
     "format_of",

@@ -4,11 +4,14 @@
 |---|---|
 | number, boolean, duration | itself; a gap becomes the median, marked by an indicator |
 | category | one indicator per level; rare levels share one; a gap is a level of its own |
+| category of many levels | the same, and the log of the level's frequency; with a target, its mean there |
 | date, timestamp | days since 1970, and sine and cosine of each cycle that the rows span |
 | time of day | sine and cosine |
 
-There is an indicator of gaps where the training rows had gaps. A level that no training row had counts as a
-rare one; where there were no rare levels its indicators are all zero.
+There is an indicator of gaps where the training rows had gaps. A level or a gap that no training row had is
+*unknown*: it is encoded as none of the levels or as the median, and `Column.candidates` are the encoded
+values that such a row may have in truth. Predictions average over these, which widens their intervals as much
+as the column matters (`Schema.completions`).
 """
 
 from __future__ import annotations
@@ -21,10 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duogp.tables.arrow import arrow
-from duogp.tables.values import Floats, days, example, kind_of, numbers, parse_times, texts
+from duogp.tables.texts import parse_dates, parse_numbers
+from duogp.tables.values import Floats, days, example, kind_of, numbers, parse_times, require_finite, texts
 
 #: Cycles of a date and their length in days.
 CYCLES = {"time of day": 1.0, "day of week": 7.0, "time of year": 365.2425}
+#: Measures of a level of a category.
+FREQUENCY, EFFECT = "log frequency", "mean target"
 #: Kinds of values in messages.
 WORDS = {
     "number": "numbers",
@@ -56,6 +62,19 @@ class Column(ABC):
     def gaps(self, values: Any) -> NDArray[np.bool_]:
         """Rows without a value."""
 
+    @abstractmethod
+    def unknown(self, values: Any) -> NDArray[np.bool_]:
+        """Rows of which the training rows say nothing: a level, or a gap, that none of them had."""
+
+    @abstractmethod
+    def candidates(self) -> Floats:
+        """Encoded values, equally likely, of a row whose value is unknown: [k, len(features)]."""
+
+    @property
+    def num_levels(self) -> int | None:
+        """The number of levels that an unknown one is like; None for what is no category."""
+        return None
+
     def csv_type(self) -> Any:
         return arrow().type_for_alias(self.csv)
 
@@ -78,6 +97,7 @@ class Quantity(Column):
     fill: float  # the median
     value: bool  # it varied
     indicator: bool  # it had gaps
+    quantiles: tuple[float, ...]  # evenly spaced, of the training rows; none where these had gaps
     cycles: tuple[str, ...] = ()
 
     @abstractmethod
@@ -102,6 +122,13 @@ class Quantity(Column):
     def gaps(self, values: Any) -> NDArray[np.bool_]:
         return np.isnan(self.numbers(values))
 
+    def unknown(self, values: Any) -> NDArray[np.bool_]:
+        known = self.indicator or not self.quantiles
+        return np.zeros(len(values), dtype=bool) if known else self.gaps(values)
+
+    def candidates(self) -> Floats:
+        return self.encode_numbers(np.array(self.quantiles))
+
     def encode(self, values: Any) -> Floats:
         return self.encode_numbers(self.numbers(values))
 
@@ -116,11 +143,20 @@ class Number(Quantity):
     fill: float
     value: bool = True
     indicator: bool = False
+    quantiles: tuple[float, ...] = ()
+    decimal: str | None = None  # of numbers that are written as text: their decimal mark
 
     def numbers(self, values: Any) -> Floats:
-        if kind_of(values.type) not in ("number", "boolean", "nothing"):
+        kind = kind_of(values.type)
+        if self.decimal is not None and kind == "category":
+            return parse_numbers(values, self.decimal)
+        if kind not in ("number", "boolean", "nothing"):
             raise self._refuse(values, WORDS[self.kind])
+        require_finite(values, self.name)
         return numbers(values)
+
+    def csv_type(self) -> Any:
+        return super().csv_type() if self.decimal is None else arrow().string()
 
 
 @dataclass(frozen=True)
@@ -139,7 +175,12 @@ class Boolean(Number):
 
 @dataclass(frozen=True)
 class Category(Column):
-    """Text of a few levels. ``other``: some levels were rare; ``indicator``: there were gaps."""
+    """Text of a few levels. ``other``: some levels were rare; ``indicator``: there were gaps.
+
+    ``rare``: the rare levels, unless they are too many to list. ``counts`` and ``effects`` are of the levels
+    and of the rare ones after them: the rows that had each, and their mean target as deviation from that of
+    all rows, in units of its spread, as if a few rows without any had been there too.
+    """
 
     kind: ClassVar[str] = "category"
     name: str
@@ -147,11 +188,24 @@ class Category(Column):
     other: bool = False
     indicator: bool = False
     numeric: bool = False  # the levels were written as numbers
+    rare: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
+    effects: tuple[float, ...] = ()
 
     @property
     def features(self) -> list[str]:
         names = [f"{self.name}={level}" for level in self.levels]
-        return names + self.other * [f"{self.name} (other)"] + self.indicator * [f"{self.name} (missing)"]
+        names += self.other * [f"{self.name} (other)"] + self.indicator * [f"{self.name} (missing)"]
+        return names + [f"{self.name} ({what})" for what in self.measures]
+
+    @property
+    def measures(self) -> list[str]:
+        """Numbers of each level beside its indicator."""
+        return bool(self.counts) * [FREQUENCY] + bool(self.effects) * [EFFECT]
+
+    @property
+    def num_levels(self) -> int | None:
+        return len(self.levels) + len(self.rare)
 
     def texts(self, values: Any) -> Any:
         allowed = ("category", "nothing") + (("number", "boolean") if self.numeric else ())
@@ -162,22 +216,56 @@ class Category(Column):
     def gaps(self, values: Any) -> NDArray[np.bool_]:
         return self.texts(values).is_null().to_numpy()
 
+    def places(self, values: Any) -> NDArray[np.intp]:
+        """The index of each row's level among the levels and the rare ones after them; −1: it is neither."""
+        known = arrow().array(self.levels + self.rare, arrow().large_string())
+        found = arrow("compute").index_in(self.texts(values), value_set=known)
+        return found.fill_null(-1).to_numpy().astype(np.intp)
+
     def codes(self, values: Any) -> NDArray[np.intp]:
         """The index of each row's level; the number of levels for one that is not among them."""
-        known = arrow().array(self.levels, arrow().large_string())
-        found = arrow("compute").index_in(self.texts(values), value_set=known)
-        return found.fill_null(len(self.levels)).to_numpy().astype(np.intp)
+        return self._codes(self.places(values))
+
+    def unknown(self, values: Any) -> NDArray[np.bool_]:
+        gaps = self.gaps(values)
+        if self.other and not self.rare:  # too many rare levels: a new one counts as one of them
+            return gaps & (not self.indicator)
+        return (self.places(values) < 0) & ~(gaps & self.indicator)
+
+    def candidates(self) -> Floats:
+        return self.encode_codes(np.arange(len(self.levels) + self.other))
 
     def encode(self, values: Any) -> Floats:
-        codes = self.codes(values)
+        places = self.places(values)
+        codes = self._codes(places)
         if self.indicator:
             codes = np.where(self.gaps(values), len(self.levels) + 1, codes)
-        return self.encode_codes(codes)
+        encoded = self.encode_codes(codes)
+        if self.measures:
+            rare = np.flatnonzero(places >= len(self.levels))
+            encoded[rare, -len(self.measures) :] = self._measured()[places[rare]]
+        return encoded
 
     def encode_codes(self, codes: NDArray[np.intp]) -> Floats:
-        """Indicators of codes: of the levels, of other levels (the next code) and of gaps (the last)."""
-        kept = [*range(len(self.levels)), *self.other * [-2], *self.indicator * [-1]]
-        return np.eye(len(self.levels) + 2)[codes][:, kept]
+        """Features of codes: of the levels, of other levels (the next code) and of gaps (the last)."""
+        levels = len(self.levels)
+        kept = [*range(levels), *self.other * [-2], *self.indicator * [-1]]
+        encoded = np.eye(levels + 2)[codes][:, kept]
+        if not self.measures:
+            return encoded
+        measured = self._measured()
+        nothing = np.zeros((1, measured.shape[1]))
+        others = measured[levels:].mean(0, keepdims=True) if len(self.rare) else nothing
+        return np.hstack([encoded, np.concatenate([measured[:levels], others, nothing])[codes]])
+
+    def _codes(self, places: NDArray[np.intp]) -> NDArray[np.intp]:
+        levels = len(self.levels)
+        return np.where((places < 0) | (places >= levels), levels, places)
+
+    def _measured(self) -> Floats:
+        """The measures of every level, rare ones included."""
+        columns = bool(self.counts) * [np.log1p(self.counts)] + bool(self.effects) * [np.array(self.effects)]
+        return np.stack(columns, 1)
 
 
 @dataclass(frozen=True)
@@ -195,11 +283,15 @@ class DateTime(Quantity):
     indicator: bool = False
     zone: str | None = None
     clock: bool = False  # a time of day without a date
+    quantiles: tuple[float, ...] = ()
+    format: str | None = None  # of dates that are written as text in another way than 2024-05-31
 
     def numbers(self, values: Any) -> Floats:
         wanted = "clock" if self.clock else "moment"
         kind = kind_of(values.type)
-        if kind == "category":
+        if kind == "category" and self.format is not None:
+            values = parse_dates(values, self.format)
+        elif kind == "category":
             try:
                 values = parse_times(values, self.zone, self.clock)
             except arrow().ArrowException:

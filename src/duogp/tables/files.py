@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from duogp.tables.arrow import arrow, first_line
-from duogp.tables.frames import listed, repeated
+from duogp.tables.frames import listed, repeated, require_moderate_width
 
 FORMATS = {
     ".csv": "csv",
@@ -28,6 +30,9 @@ COMPRESSED = (".gz", ".bz2", ".zst")
 ENDINGS = ".csv, .tsv (also with .gz), .parquet, .arrow or .feather"
 #: Cells without a value, beside the defaults of pyarrow ("", "NA", "NaN", "null", …).
 MORE_MISSING = ("?", "None", "none", ".")
+NOT_UTF8 = "is not UTF-8 text: save it with that encoding, or say which it has (--encoding latin-1)"
+#: Bytes of a first line beyond which its columns are not counted.
+LONGEST_HEAD = 2**24
 #: Rows that are read, predicted and written at once.
 CHUNK_ROWS = 65_536
 
@@ -47,37 +52,76 @@ def format_of(path: str | Path) -> str:
 # -- reading -----------------------------------------------------------------------------------------------
 
 
-def read_table(path: str | Path, *, text: Iterable[str] = ()) -> Any:
+@dataclass(frozen=True)
+class TextForm:
+    """How the text of a CSV file is to be read: its encoding, and the decimal mark of its numbers."""
+
+    encoding: str = "utf-8"
+    decimal: str | None = None  # "." or ","; None: "."
+
+    def __post_init__(self) -> None:
+        try:
+            codecs.lookup(self.encoding)
+        except (LookupError, TypeError):
+            raise ValueError(
+                f"encoding must be one of Python's, such as utf-8, latin-1 or cp1252, got {self.encoding!r}"
+            ) from None
+        if self.decimal not in (None, ".", ","):
+            raise ValueError(f"decimal must be '.' or ',', got {self.decimal!r}")
+
+
+PLAIN = TextForm()
+
+
+def read_table(path: str | Path, *, text: Iterable[str] = (), form: TextForm = PLAIN) -> Any:
     """A whole file as an arrow table. ``text``: columns of a CSV to be left as text ("007" stays "007")."""
     kind = _readable(path)
     pa = arrow()
     with _errors_of(path):
         if kind == "parquet":
+            with arrow("parquet").ParquetFile(str(path)) as file:
+                require_moderate_width(len(file.schema_arrow), repr(str(path)))
             return arrow("parquet").read_table(str(path), partitioning=None)
         if kind == "arrow":
             with _arrow_reader(path) as reader:
                 return reader.read_all()
-        options = _csv_options(path, kind, {name: pa.string() for name in text})
+        options = _csv_options(path, kind, {name: pa.string() for name in text}, form=form)
         table = arrow("csv").read_csv(str(path), **options)
         _ = table.column_names  # decoded here, where `_errors_of` reports a wrong encoding
-        return table
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_binary(column.type):
+            raise ValueError(_not_text(path, name, column))
+    return table
 
 
-def column_names_of(path: str | Path) -> list[str]:
+def _not_text(path: str | Path, name: str, column: Any) -> str:
+    """The message for bytes that are no UTF-8, with the first of them."""
+    for row, cell in enumerate(column.to_pylist()):
+        try:
+            _ = cell is None or cell.decode()
+        except UnicodeDecodeError:
+            return (
+                f"{str(path)!r}: column {name!r} holds {cell!r} in line {row + 2}, which is not UTF-8: "
+                f"--encoding latin-1 would read {cell.decode('latin-1')!r}"
+            )
+    return f"{str(path)!r}: column {name!r} holds bytes, not text"
+
+
+def column_names_of(path: str | Path, form: TextForm = PLAIN) -> list[str]:
     """Names of the columns of a file."""
-    with _errors_of(path), _batches(path, _readable(path)) as (schema, _):
+    with _errors_of(path), _batches(path, _readable(path), form=form) as (schema, _):
         return list(schema.names)
 
 
-def column_types_of(path: str | Path, names: Sequence[str]) -> dict[str, Any]:
+def column_types_of(path: str | Path, names: Sequence[str], form: TextForm = PLAIN) -> dict[str, Any]:
     """Arrow types of some columns of a CSV file, which is read to its end; other formats have their own."""
     kind = _readable(path)
-    there = column_names_of(path)
+    there = column_names_of(path, form)
     names = [name for name in names if name in there]
     if kind in ("parquet", "arrow") or not names:
         return {}
     with _errors_of(path):
-        table = arrow("csv").read_csv(str(path), **_csv_options(path, kind, columns=names))
+        table = arrow("csv").read_csv(str(path), **_csv_options(path, kind, columns=names, form=form))
         return {field.name: field.type for field in table.schema}
 
 
@@ -87,6 +131,7 @@ def read_chunks(
     *,
     keep: Sequence[str] = (),
     rows: int = CHUNK_ROWS,
+    form: TextForm = PLAIN,
 ) -> Iterator[Any]:
     """Tables of at most ``rows`` rows with some columns of a file.
 
@@ -95,13 +140,13 @@ def read_chunks(
     left out.
     """
     kind = _readable(path)
-    names = column_names_of(path)
+    names = column_names_of(path, form)
     wanted = [name for name in dict.fromkeys([*types, *keep]) if name in names]
     if twice := repeated(name for name in names if name in wanted):
         raise ValueError(f"{str(path)!r}: two columns have the same name: {listed(twice)}")
     text = arrow().string()
     types = {name: types.get(name, text) for name in wanted}
-    with _errors_of(path, names), _batches(path, kind, types, wanted, rows) as (_, batches):
+    with _errors_of(path, names), _batches(path, kind, types, wanted, rows, form) as (_, batches):
         for batch in batches:
             table = arrow().Table.from_batches([batch])
             for start in range(0, table.num_rows, rows):
@@ -115,6 +160,7 @@ def _batches(
     types: Mapping[str, Any] | None = None,
     columns: list[str] | None = None,
     rows: int = CHUNK_ROWS,
+    form: TextForm = PLAIN,
 ) -> Iterator[tuple[Any, Iterable[Any]]]:
     """The schema of an open file, and its batches of rows with all or some columns."""
     if kind == "parquet":
@@ -126,7 +172,7 @@ def _batches(
             batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
             yield reader.schema, (batch.select(columns) for batch in batches)
     else:
-        with arrow("csv").open_csv(str(path), **_csv_options(path, kind, types, columns)) as reader:
+        with arrow("csv").open_csv(str(path), **_csv_options(path, kind, types, columns, form)) as reader:
             yield reader.schema, reader
 
 
@@ -144,25 +190,43 @@ def _readable(path: str | Path) -> str:
 
 
 def _csv_options(
-    path: str | Path, kind: str, types: Mapping[str, Any] | None = None, columns: Sequence[str] | None = None
+    path: str | Path,
+    kind: str,
+    types: Mapping[str, Any] | None = None,
+    columns: Sequence[str] | None = None,
+    form: TextForm = PLAIN,
 ) -> dict[str, Any]:
     formats = arrow("csv")
     missing = [*formats.ConvertOptions().null_values, *MORE_MISSING]
+    head = _head(path)
+    delimiter = "\t" if kind == "tsv" else _delimiter(head)
+    require_moderate_width(head.count(delimiter.encode()) + 1, repr(str(path)))
+    # Numbers with the delimiter in them stand in quotes, and are read as text.
+    decimal = form.decimal if form.decimal not in (None, delimiter) else "."
     return {
-        "read_options": formats.ReadOptions(block_size=8 * 2**20),
-        "parse_options": formats.ParseOptions(delimiter=_delimiter(path, kind), newlines_in_values=True),
+        "read_options": formats.ReadOptions(block_size=8 * 2**20, encoding=form.encoding),
+        "parse_options": formats.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         "convert_options": formats.ConvertOptions(
-            column_types=types or {}, null_values=missing, strings_can_be_null=True, include_columns=columns
+            column_types=types or {},
+            null_values=missing,
+            strings_can_be_null=True,
+            include_columns=columns,
+            decimal_point=decimal,
         ),
     }
 
 
-def _delimiter(path: str | Path, kind: str) -> str:
-    """A tab in TSV; in CSV a comma or, where the first line has none, a semicolon or tab that it has."""
-    if kind == "tsv":
-        return "\t"
+def _head(path: str | Path) -> bytes:
+    """The first line, or the beginning of a very long one."""
     with arrow().input_stream(str(path), compression="detect") as stream:
-        head = stream.read(2**16).split(b"\n", 1)[0]
+        head: bytes = stream.read(2**16)
+        while b"\n" not in head and len(head) < LONGEST_HEAD and (more := stream.read(2**20)):
+            head += more
+    return head.split(b"\n", 1)[0]
+
+
+def _delimiter(head: bytes) -> str:
+    """A comma or, where the first line has none, a semicolon or tab that it has."""
     return next((mark for mark in (",", ";", "\t") if mark.encode() in head), ",")
 
 
@@ -187,7 +251,7 @@ def _errors_of(path: str | Path, names: Sequence[str] = ()) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError:
-        raise ValueError(f"{str(path)!r} is not UTF-8 text: save it with that encoding") from None
+        raise ValueError(f"{str(path)!r} {NOT_UTF8}") from None
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError | IsADirectoryError | PermissionError):
             raise
@@ -196,6 +260,8 @@ def _errors_of(path: str | Path, names: Sequence[str] = ()) -> Iterator[None]:
 
 def _in_words(message: str, names: Sequence[str]) -> str:
     """ "In CSV column #2: CSV conversion error to double: invalid value 'x'" with the name of the column."""
+    if "invalid UTF8" in message:
+        return NOT_UTF8
     found = re.match(r"In CSV column #(\d+):(?: Row #(\d+):)? CSV conversion error to (\S+): (.*)", message)
     if not found or int(found[1]) >= len(names):
         return message

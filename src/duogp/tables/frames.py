@@ -8,6 +8,9 @@ from typing import Any
 
 from duogp.tables.arrow import arrow, first_line
 
+#: Most columns of a table.
+MAX_COLUMNS = 50_000
+
 
 def as_arrow(data: Any) -> Any:
     """A pyarrow table from a pyarrow table or batch, a pandas or polars frame, or a dictionary of columns."""
@@ -47,6 +50,16 @@ def _array(values: Any, name: str, from_pandas: bool | None = None) -> Any:
             "make it all numbers, all text or all dates"
         ) from None
     return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
+
+
+def require_moderate_width(columns: int, where: str = "the table") -> None:
+    """An error for a table with too many columns, before it takes the memory."""
+    if columns > MAX_COLUMNS:
+        raise ValueError(
+            f"{where} has {columns:,} columns, and a model takes at most {MAX_COLUMNS:,}: choose some, or "
+            "reduce them first (sklearn.decomposition.TruncatedSVD); a table that lies on its side must be "
+            "transposed"
+        )
 
 
 def repeated(names: Iterable[str]) -> list[str]:

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from duogp.tables.arrow import arrow
 from duogp.tables.columns import CYCLES, Boolean, Category, Column, DateTime, Number, phase
-from duogp.tables.values import days, kind_of, numbers, parse_times, plain, texts
+from duogp.tables.texts import (
+    READABLE,
+    SAMPLE,
+    Ambiguous,
+    date_format,
+    decimal_mark,
+    parse_dates,
+    parse_numbers,
+    unreadable,
+)
+from duogp.tables.values import Floats, days, kind_of, numbers, parse_times, plain, require_finite, texts
 
 #: Most levels of a category that get an indicator each.
 MAX_LEVELS = 20
 #: Fewest rows of such a level: two, or this share of a long table.
 RARE_SHARE = 1e-3
+#: Most rare levels that are listed.
+MAX_RARE = 20_000
 #: Smallest share of the rows that such levels cover; a text column below it is names or prose.
 FREE_TEXT_SHARE = 0.2
-#: Numbers that the parser reads as text: "1,5", "12 %", "3.5 kg", "1'000".
-NUMBER_LIKE = re.compile(r"^\s*[-+$€£]?(?!0\d)[\d.,' ]*\d\s*(%|[^\W\d]{0,3})\s*$")
+#: Values of a column that a gap is filled with in turn, where the training rows had no gaps.
+NUM_QUANTILES = 16
+#: A level's mean target is shrunk as by so many rows at the mean; a training row has that of the other folds.
+PRIOR_ROWS, FOLDS = 10.0, 5
 DATE_LIKE = re.compile(r"^\d{4}-\d\d-\d\d")
 CLOCK_LIKE = re.compile(r"^\d\d:\d\d(:\d\d(\.\d+)?)?$")
 
@@ -28,42 +44,108 @@ class Unusable(Exception):
     """Why a column cannot be used."""
 
 
-def learn_column(name: str, values: Any, *, max_levels: int = MAX_LEVELS, category: bool = False) -> Column:
+class Idle(Unusable):
+    """The same of a column that has nothing to tell: without a name, without values, or with one value."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How cells are to be read. ``decimal`` and ``date_format``: of text; None where the cells shall tell."""
+
+    max_levels: int = MAX_LEVELS
+    decimal: str | None = None
+    date_format: str | None = None
+
+
+READING = Reading()
+
+
+class Learned(NamedTuple):
+    column: Column
+    note: str | None = None  # cells that could not be read
+
+
+def learn_column(
+    name: str,
+    values: Any,
+    reading: Reading = READING,
+    *,
+    category: bool = False,
+    target: Floats | None = None,
+) -> Learned:
     """The encoding of a column; raises `Unusable` with the reason where there is none.
 
-    ``category``: numbers are names of categories.
+    ``category``: numbers are names of categories. ``target``: numbers [n] of which categories with many
+    levels keep a mean for each level.
     """
     kind = kind_of(values.type)
     if not name.strip():
-        raise Unusable("it has no name")
+        raise Idle("it has no name")
     if values.null_count == len(values):
-        raise Unusable("it has no values")
+        raise Idle("it has no values")
     if category and kind in ("number", "boolean", "category"):
-        return _category(name, values, max_levels)
+        return Learned(_category(name, values, reading, target))
     if kind in ("number", "boolean"):
-        return _number(name, values, kind)
+        require_finite(values, name)
+        return Learned(_number(name, numbers(values), Boolean if kind == "boolean" else Number))
     if kind == "category":
-        times = _times_in(values)
-        if times is None:
-            return _category(name, values, max_levels)
-        values, kind = times, kind_of(times.type)
+        return _of_text(name, values, reading, target)
     if kind in ("moment", "clock"):
-        return _datetime(name, values, clock=kind == "clock")
+        return Learned(_datetime(name, values, clock=kind == "clock"))
     reason = "bytes, or text that is not UTF-8" if "binary" in kind else f"values of type {kind}"
     raise Unusable(f"{reason} cannot be used")
 
 
-def _number(name: str, values: Any, kind: str) -> Column:
-    x = numbers(values)
+def _of_text(name: str, values: Any, reading: Reading, target: Floats | None) -> Learned:
+    """Dates, times of day or numbers that are written as text, or a category."""
+    times = _times_in(values)
+    if times is not None:
+        return Learned(_datetime(name, times, clock=kind_of(times.type) == "clock"))
+    there = plain(values).drop_null()
+    if kind_of(there.type) != "category":  # a dictionary of numbers
+        return Learned(_category(name, values, reading, target))
+    sample = there.slice(0, SAMPLE).to_pylist()
+    try:
+        format_ = date_format(sample, reading.date_format)
+        if format_ is not None:
+            parsed = parse_dates(values, format_)
+            column = _datetime(name, parsed, clock=False)
+            return Learned(replace(column, format=format_), _note(values, days_missing(parsed), "date"))
+        levels = len(arrow("compute").unique(there))
+        if levels > reading.max_levels or (reading.decimal is not None and levels > 2):
+            mark = decimal_mark(sample, reading.decimal)
+            x = np.zeros(0) if mark is None else parse_numbers(values, mark)
+            if mark is not None and np.isnan(x).mean() <= 1 - READABLE + values.null_count / len(values):
+                number = replace(_number(name, x, Number), decimal=mark)
+                return Learned(number, _note(values, np.isnan(x), "number"))
+    except Ambiguous as reason:
+        raise Unusable(str(reason)) from None
+    return Learned(_category(name, values, reading, target))
+
+
+def _note(values: Any, gaps: NDArray[np.bool_], what: str) -> str | None:
+    """Words on cells that hold text but could not be read."""
+    rows = unreadable(values, gaps)
+    if not len(rows):
+        return None
+    shown = ", ".join(f"{values[int(row)].as_py()!r} in row {row}" for row in rows[:3])
+    more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+    return f"{len(rows)} of {len(gaps)} cells are no {what}, and are gaps now: {shown}{more}"
+
+
+def days_missing(values: Any) -> NDArray[np.bool_]:
+    return np.asarray(values.is_null().to_numpy())
+
+
+def _number(name: str, x: Floats, make: type[Number]) -> Number:
     gaps = np.isnan(x)
     there = x[~gaps]
     if not len(there):
         raise Unusable("it has no finite values")
     varies = bool(there.min() < there.max())
     if not varies and not gaps.any():
-        raise Unusable(f"it is {there[0]:g} in every row")
-    make = Boolean if kind == "boolean" else Number
-    return make(name, middle(there), varies, bool(gaps.any()))
+        raise Idle(f"it is {there[0]:g} in every row")
+    return make(name, middle(there), varies, bool(gaps.any()), () if gaps.any() else spread(there))
 
 
 def middle(values: np.ndarray) -> float:
@@ -72,29 +154,72 @@ def middle(values: np.ndarray) -> float:
     return float(np.partition(values, at)[at])
 
 
-def _category(name: str, values: Any, max_levels: int) -> Column:
+def spread(values: Floats) -> tuple[float, ...]:
+    """Evenly spaced quantiles, each of them one of the values."""
+    levels = (np.arange(NUM_QUANTILES) + 0.5) / NUM_QUANTILES
+    return tuple(np.quantile(values, levels, method="inverted_cdf").tolist())
+
+
+def _category(name: str, values: Any, reading: Reading, target: Floats | None) -> Column:
     text = texts(values)
     gaps = text.null_count > 0
     there = text.drop_null()
     if not len(there):
         raise Unusable("it has no finite values")
-    entries = arrow("compute").value_counts(there).to_pylist()
-    counted = sorted(((e["counts"], e["values"]) for e in entries), key=lambda pair: (-pair[0], pair[1]))
+    found = arrow("compute").value_counts(there)
+    pairs = zip(found.field("counts").to_pylist(), found.field("values").to_pylist(), strict=True)
+    counted = sorted(pairs, key=lambda pair: (-pair[0], pair[1]))
     if len(counted) == 1 and not gaps:
-        raise Unusable(f"it is {counted[0][1]!r} in every row")
+        raise Idle(f"it is {counted[0][1]!r} in every row")
     least = max(2, math.ceil(RARE_SHARE * len(text)))
-    kept = [(count, level) for count, level in counted[:max_levels] if count >= least]
-    covered = sum(count for count, _ in kept)
-    number_like = kind_of(values.type) == "category" and all(NUMBER_LIKE.match(v) for _, v in counted[:50])
-    if number_like and (len(counted) > max_levels or covered < FREE_TEXT_SHARE * len(there)):
-        raise Unusable(f"its numbers are written as text (such as {counted[0][1]!r}): write them as 1234.5")
+    many = len(counted) > reading.max_levels
+    kept = sorted(level for count, level in counted[: reading.max_levels] if count >= least)
+    useful = 2 if many and target is not None else least
+    shown = counted if many and target is not None else counted[: reading.max_levels]
+    covered = sum(count for count, _ in shown if count >= useful)
     if covered < FREE_TEXT_SHARE * len(there):
         raise Unusable(
             f"its {len(counted):,} different texts in {len(there):,} rows are names or prose, not categories"
         )
-    levels = tuple(sorted(level for _, level in kept))
     numeric = kind_of(plain(values).type) != "category"  # also a dictionary of numbers, as pandas makes them
-    return Category(name, levels, len(kept) < len(counted), gaps, numeric)
+    levels = set(kept)
+    rest = sorted(level for _, level in counted if level not in levels)
+    column = Category(
+        name, tuple(kept), bool(rest), gaps, numeric, tuple(rest) if len(rest) <= MAX_RARE else ()
+    )
+    if not many or not column.rare:
+        return column
+    rows = {level: count for count, level in counted}
+    column = replace(column, counts=tuple(rows[level] for level in column.levels + column.rare))
+    if target is None:
+        return column
+    effects = level_means(column.places(values), target, len(column.counts))
+    return replace(column, effects=tuple(effects.tolist()))
+
+
+def level_means(places: NDArray[np.intp], target: Floats, levels: int) -> Floats:
+    """Mean targets of the levels as deviations from that of all rows, in units of their spread, shrunk."""
+    known = places >= 0
+    away = target - target.mean()
+    scale = away.std() or 1.0
+    sums = np.bincount(places[known], away[known] / scale, levels)
+    return sums / (np.bincount(places[known], minlength=levels) + PRIOR_ROWS)
+
+
+def fold_means(places: NDArray[np.intp], target: Floats, levels: int) -> Floats:
+    """The mean target of each row's level, learned from the rows of the other folds: [n].
+
+    A row's own target has no part in it; in means over all rows it would, and a model would trust them too
+    much. A row without a level has zero, as a level without rows.
+    """
+    folds = np.random.default_rng(0).permutation(len(places)) % FOLDS
+    out = np.zeros(len(places))
+    for fold in range(FOLDS):
+        own = folds == fold
+        if not own.all():
+            means = level_means(places[~own], target[~own], levels)
+            out[own] = np.append(means, 0.0)[places[own]]
+    return out
 
 
 def _times_in(text: Any) -> Any:
@@ -112,11 +237,13 @@ def _times_in(text: Any) -> Any:
     return None
 
 
-def _datetime(name: str, values: Any, *, clock: bool) -> Column:
+def _datetime(name: str, values: Any, *, clock: bool) -> DateTime:
     zone = getattr(values.type, "tz", None)
     x = days(values, zone)
     gaps = np.isnan(x)
     there = x[~gaps]
+    if not len(there):
+        raise Unusable("it has no values")
     span = np.ptp(there)
     if clock:
         cycles: tuple[str, ...] = ("time of day",) * bool(span > 0)
@@ -125,5 +252,6 @@ def _datetime(name: str, values: Any, *, clock: bool) -> Column:
         cycles = tuple(cycle for cycle in whole if np.ptp(phase(there, cycle)) > 1e-9)
     varies = bool(span > 0) and not clock
     if not varies and not cycles and not gaps.any():
-        raise Unusable(f"it is {values.drop_null()[0].as_py()} in every row")
-    return DateTime(name, middle(there), varies, cycles, bool(gaps.any()), zone, clock)
+        raise Idle(f"it is {values.drop_null()[0].as_py()} in every row")
+    quantiles = () if gaps.any() else spread(there)
+    return DateTime(name, middle(there), varies, cycles, bool(gaps.any()), zone, clock, quantiles)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -11,18 +12,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duogp.tables.columns import Category, Column, column_from_dict
-from duogp.tables.frames import as_arrow, listed, repeated, some
-from duogp.tables.learning import MAX_LEVELS, Unusable, learn_column
+from duogp.tables.frames import as_arrow, listed, repeated, require_moderate_width, some
+from duogp.tables.learning import MAX_LEVELS, Idle, Reading, Unusable, fold_means, learn_column
 from duogp.tables.target import TargetColumn
-from duogp.tables.values import kind_of, numbers
+from duogp.tables.values import Floats, kind_of, numbers
 
-FORMAT, VERSION = "duogp table", 1
+FORMAT, VERSION = "duogp table", 2
 MISSING = ("impute", "refuse")
+DECIMALS = (None, ".", ",")
+#: Values that a row with an unknown one is predicted with.
+NUM_COMPLETIONS = 24
+
+
+class NothingUsableError(ValueError):
+    """A table of which no column can be used."""
 
 
 class Encoded(NamedTuple):
     matrix: NDArray[np.float64]  # [n, d], finite
     names: list[str]  # of its columns
+
+
+class Completions(NamedTuple):
+    """Rows with values that are unknown to the model, with other rows' values in their place.
+
+    ``inflation``: by how much the variance between the completions is too small. Of K levels the variance
+    between them, (K − 1)/K of what it is in the population that they are from, is that of a further level
+    around their mean after multiplication by (K + 1)/(K − 1).
+    """
+
+    rows: NDArray[np.intp]  # [r]
+    matrices: NDArray[np.float64]  # [completions, r, d]
+    inflation: NDArray[np.float64]  # [r]
 
 
 @dataclass(frozen=True)
@@ -34,6 +55,7 @@ class Schema:
     weights: str | None = None  # the column of row weights
     missing: str = "impute"  # or "refuse"
     dropped: Mapping[str, str] = field(default_factory=dict)  # columns that are not used, and why
+    notes: Mapping[str, str] = field(default_factory=dict)  # columns with cells that could not be read
 
     @classmethod
     def learn(
@@ -47,40 +69,54 @@ class Schema:
         category: Iterable[str] = (),
         classify: bool = False,
         max_levels: int = MAX_LEVELS,
+        decimal: str | None = None,
+        date_format: str | None = None,
+        strict: bool = False,
+        y: Floats | None = None,
     ) -> Schema:
         """The schema of the training rows: a pyarrow, pandas or polars table.
 
         ``category``: columns of numbers that are names (codes of places, say); ``classify``: whole numbers in
         the target are class labels; ``missing="refuse"``: gaps are an error, here and in every table encoded.
+        ``decimal`` ("." or ",") and ``date_format`` (such as "%d/%m/%Y"): of numbers and dates that are
+        written as text; None: as the cells tell. ``strict``: a column that cannot be used and a cell that
+        cannot be read are errors. ``y``: a number for each row, of which categories with many levels keep
+        the mean of each level; `encode_training` then encodes these rows.
         """
         if missing not in MISSING:
             raise ValueError(f"missing must be 'impute' or 'refuse', got {missing!r}")
+        if decimal not in DECIMALS:
+            raise ValueError(f"decimal must be '.' or ',', got {decimal!r}")
+        reading = Reading(max_levels, decimal, date_format)
         table = as_arrow(table)
         drop, category = list(drop), list(category)
-        if twice := repeated(name for name in table.column_names if name.strip()):
-            raise ValueError(f"two columns have the same name: {listed(twice)}; names must be different")
-        named: dict[str, Sequence[str | None]] = {"target": [target], "weights": [weights]}
-        for what, names in (named | {"drop": drop, "category": category}).items():
-            require_columns([name for name in names if name is not None], table.column_names, what)
-        if target is not None and target in (weights, *drop):
-            raise ValueError(f"the target {target!r} cannot also be dropped or be the weights")
-        if table.num_rows < 2:
-            raise ValueError(f"the table has {table.num_rows} rows; at least 2 are needed")
-        goal = None if target is None else TargetColumn.learn(target, table.column(target), classify)
+        check_roles(table, target, weights, drop, category)
+        goal = None
+        if target is not None:
+            goal = TargetColumn.learn(target, table.column(target), classify, decimal)
         reasons = dict.fromkeys(drop, "as asked")
+        notes: dict[str, str] = {}
         columns: list[Column] = []
+        lost: dict[str, str] = {}
         for index, name in enumerate(table.column_names):
             if name in (target, weights) or name in reasons:
                 continue
             try:
                 values = table.column(index)  # by its position: several may have no name
-                columns.append(learn_column(name, values, max_levels=max_levels, category=name in category))
+                column, note = learn_column(name, values, reading, category=name in category, target=y)
+                columns.append(column)
+                if note is not None:
+                    notes[name] = note
             except Unusable as reason:
                 reasons[name] = str(reason)
+                if not isinstance(reason, Idle):
+                    lost[name] = str(reason)
         if not columns:
             why = "; ".join(f"{name!r}: {reason}" for name, reason in list(reasons.items())[:4])
-            raise ValueError("there is no column to predict from" + (f" ({why})" if why else ""))
-        schema = cls(tuple(columns), goal, weights, missing, reasons)
+            raise NothingUsableError("there is no column to predict from" + (f" ({why})" if why else ""))
+        if strict:
+            _refuse_losses(lost | notes)
+        schema = cls(tuple(columns), goal, weights, missing, reasons, notes)
         if missing == "refuse":
             schema._require_complete(table)
         return schema
@@ -91,9 +127,11 @@ class Schema:
     def names(self) -> list[str]:
         """Names of the encoded columns, all different."""
         names = [name for column in self.columns for name in column.features]
+        seen: Counter[str] = Counter()
         for i, name in enumerate(names):
-            if copies := names[:i].count(name):  # a column "a=b" beside a level "b" of a
-                names[i] = f"{name} ({copies + 1})"
+            seen[name] += 1
+            if seen[name] > 1:  # a column "a=b" beside a level "b" of a
+                names[i] = f"{name} ({seen[name]})"
         return names
 
     @property
@@ -110,19 +148,67 @@ class Schema:
         parts = [column.encode(values) for column, values in zip(self.columns, found, strict=True)]
         return Encoded(np.ascontiguousarray(np.concatenate(parts, 1)), self.names)
 
-    def unseen(self, table: Any) -> dict[str, int]:
-        """Numbers of rows with a category that the model was not fitted on, by column.
+    def encode_training(self, table: Any, y: Floats | None) -> Encoded:
+        """The rows that the schema was learned from, with the numbers ``y`` that it was given.
 
-        Columns with rare levels are left out: a new level is encoded as one of those.
+        As `encode`, but the mean target of a row's level is that of other rows: see `fold_means`.
         """
+        table = as_arrow(table)
+        matrix, names = self.encode(table)
+        at = 0
+        for column in self.columns:
+            at += len(column.features)
+            if y is not None and isinstance(column, Category) and column.effects:
+                places = column.places(self._column(table, column.name))
+                matrix[:, at - 1] = fold_means(places, y, len(column.effects))  # its last feature
+        return Encoded(matrix, names)
+
+    def unknown(self, table: Any) -> dict[str, NDArray[np.bool_]]:
+        """Rows with a level, or a gap, that no training row had, by column, where there are some."""
+        table = as_arrow(table)
+        found = {column.name: column.unknown(self._column(table, column.name)) for column in self.columns}
+        return {name: rows for name, rows in found.items() if rows.any()}
+
+    def unseen(self, table: Any) -> dict[str, int]:
+        """Numbers of rows with a category that the model was not fitted on, by column."""
         table = as_arrow(table)
         counts = {}
         for column in self.columns:
             if isinstance(column, Category):
                 values = self._column(table, column.name)
-                new = (column.codes(values) == len(column.levels)) & ~column.gaps(values)
-                counts[column.name] = 0 if column.other else int(new.sum())
+                counts[column.name] = int((column.unknown(values) & ~column.gaps(values)).sum())
         return {name: count for name, count in counts.items() if count}
+
+    def completions(self, table: Any, matrix: Floats | None = None) -> Completions | None:
+        """Rows with unknown values, and candidates in their place; None where every value is known.
+
+        The average over them is a prediction that does not know the value, and their spread is what not
+        knowing it costs. ``matrix``: the encoded table, where it is there already. Candidates of several
+        columns are combined at random, the same way every time.
+        """
+        table = as_arrow(table)
+        unknown = self.unknown(table)
+        if not unknown:
+            return None
+        matrix = self.encode(table).matrix if matrix is None else matrix
+        rows = np.flatnonzero(np.any(list(unknown.values()), axis=0))
+        matrices = np.repeat(matrix[None, rows], NUM_COMPLETIONS, 0)
+        inflation = np.ones(len(rows))
+        rng = np.random.default_rng(0)
+        at = 0
+        for column in self.columns:
+            features = slice(at, at + len(column.features))
+            at = features.stop
+            if column.name not in unknown:
+                continue
+            own = np.flatnonzero(unknown[column.name][rows])
+            candidates = column.candidates()
+            drawn = rng.permutation(np.arange(NUM_COMPLETIONS) * len(candidates) // NUM_COMPLETIONS)
+            matrices[:, own, features] = candidates[drawn][:, None]
+            if (column.num_levels or 0) > 1:
+                levels = min(column.num_levels or 0, len(candidates))
+                inflation[own] = np.maximum(inflation[own], (levels + 1) / max(1, levels - 1))
+        return Completions(rows, matrices, inflation)
 
     def gaps(self, table: Any) -> dict[str, int]:
         """Numbers of missing values, by column, where there are some."""
@@ -196,6 +282,7 @@ class Schema:
             "weights": self.weights,
             "columns": [column.to_dict() for column in self.columns],
             "dropped": dict(self.dropped),
+            "notes": dict(self.notes),
         }
 
     @classmethod
@@ -211,9 +298,32 @@ class Schema:
         try:
             target = None if state["target"] is None else TargetColumn(**state["target"])
             columns = tuple(column_from_dict(column) for column in state["columns"])
-            return cls(columns, target, state["weights"], state["missing"], dict(state["dropped"]))
+            rest = state["weights"], state["missing"], dict(state["dropped"]), dict(state.get("notes", {}))
+            return cls(columns, target, *rest)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"the description of the table is damaged: {error!r}") from None
+
+
+def check_roles(
+    table: Any, target: str | None, weights: str | None, drop: Sequence[str], category: Sequence[str]
+) -> None:
+    """Errors for a table that is no training table, and for columns that it lacks."""
+    require_moderate_width(table.num_columns)
+    if twice := repeated(name for name in table.column_names if name.strip()):
+        raise ValueError(f"two columns have the same name: {listed(twice)}; names must be different")
+    named: dict[str, Sequence[str | None]] = {"target": [target], "weights": [weights]}
+    for what, names in (named | {"drop": drop, "category": category}).items():
+        require_columns([name for name in names if name is not None], table.column_names, what)
+    if target is not None and target in (weights, *drop):
+        raise ValueError(f"the target {target!r} cannot also be dropped or be the weights")
+    if table.num_rows < 2:
+        raise ValueError(f"the table has {table.num_rows} rows; at least 2 are needed")
+
+
+def _refuse_losses(losses: Mapping[str, str]) -> None:
+    if losses:
+        why = "; ".join(f"{name!r}: {reason}" for name, reason in list(losses.items())[:4])
+        raise ValueError(f"columns that cannot be read as a whole, which strict forbids ({why})")
 
 
 def require_columns(wanted: Iterable[str], there: Iterable[str], what: str) -> None:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from duogp.tables.arrow import arrow
 from duogp.tables.columns import WORDS
-from duogp.tables.values import example, kind_of, numbers, plain, texts
+from duogp.tables.texts import SAMPLE, Ambiguous, decimal_mark, parse_numbers, unreadable
+from duogp.tables.values import example, kind_of, numbers, plain, require_finite, texts
 
 #: Most labels of a target, and most that may have fewer than two rows each: more are an error.
 MAX_LABELS = 200
@@ -26,11 +27,21 @@ class TargetColumn:
 
     name: str
     labels: str | None = None
+    decimal: str | None = None  # of numbers that are written as text: their decimal mark
 
     @classmethod
-    def learn(cls, name: str, values: Any, classify: bool = False) -> TargetColumn:
-        """The target by the type of its values; ``classify``: numbers are class labels."""
+    def learn(
+        cls, name: str, values: Any, classify: bool = False, decimal: str | None = None
+    ) -> TargetColumn:
+        """The target by the type of its values; ``classify``: numbers are class labels.
+
+        Text that is numbers (see `decimal_mark`) is numbers, every cell of it.
+        """
         kind = kind_of(values.type)
+        if kind == "category" and not classify:
+            mark = _mark_of(name, values, decimal)
+            if mark is not None:
+                return cls(name, decimal=mark)
         if kind == "nothing" or values.null_count == len(values):
             raise ValueError(f"the target {name!r} has no values")
         if kind not in ("number", "boolean", "category"):
@@ -59,13 +70,16 @@ class TargetColumn:
 
     def gaps(self, values: Any) -> NDArray[np.bool_]:
         """Rows without a target."""
-        if kind_of(values.type) == "number":
+        require_finite(values, self.name)
+        if self.decimal is None and kind_of(values.type) == "number":
             return np.isnan(numbers(values))
         return values.is_null().to_numpy()
 
     def values(self, values: Any) -> NDArray:
         """Targets as float64, str, bool or int64; rows without one hold NaN, "", False or 0."""
         kind = kind_of(values.type)
+        if self.decimal is not None and kind == "category":
+            return _all_numbers(self.name, values, self.decimal)
         wanted = KINDS[self.labels]
         if kind != wanted and not (self.labels == "text" and kind in ("number", "boolean")):
             raise TypeError(
@@ -90,8 +104,36 @@ class TargetColumn:
 
     def csv_type(self) -> Any:
         """The arrow type as which cells of a CSV file are read: whole numbers may be written 1.0."""
+        if self.decimal is not None:
+            return arrow().string()
         return arrow().type_for_alias(TYPES[None if self.labels == "integer" else self.labels])
 
     def arrow_labels(self, labels: NDArray) -> Any:
         """Predicted labels as an arrow column of the target's own type."""
         return arrow().array(labels.tolist(), TYPES[self.labels])
+
+
+def _mark_of(name: str, values: Any, decimal: str | None) -> str | None:
+    """The decimal mark of numbers that are written as text; None for labels."""
+    there = plain(values).drop_null()
+    if kind_of(there.type) != "category" or len(arrow("compute").unique(there)) <= FEW_LABELS:
+        return None
+    try:
+        mark = decimal_mark(there.slice(0, SAMPLE).to_pylist(), decimal)
+    except Ambiguous as reason:
+        raise ValueError(f"the target {name!r}: {reason}") from None
+    if mark is not None:
+        _all_numbers(name, values, mark)
+    return mark
+
+
+def _all_numbers(name: str, values: Any, decimal: str) -> NDArray[np.float64]:
+    x = parse_numbers(values, decimal)
+    bad = unreadable(values, np.isnan(x))
+    if len(bad):
+        row = int(bad[0])
+        raise ValueError(
+            f"the target {name!r} holds {values[row].as_py()!r} in row {row}, which is no number "
+            f"({len(bad)} of {len(x)} cells are none): correct it, or leave the cell empty"
+        )
+    return x

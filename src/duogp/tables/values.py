@@ -1,6 +1,6 @@
 """Values of arrow columns: numbers and days as numpy, texts as arrow.
 
-A value is missing where it is null or, among numbers, not finite.
+A value is missing where it is null or not a number; infinite numbers are refused (`require_finite`).
 """
 
 from __future__ import annotations
@@ -55,6 +55,21 @@ def numbers(values: Any) -> Floats:
     out = np.array(values.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
     out[~np.isfinite(out)] = np.nan
     return out
+
+
+def require_finite(values: Any, name: str) -> None:
+    """An error for an infinite number, which is neither a value nor a gap."""
+    pa = arrow()
+    values = plain(values)
+    if not pa.types.is_floating(values.type):
+        return
+    infinite = np.isinf(np.asarray(values.to_numpy(), dtype=np.float64))
+    if infinite.any():
+        row = int(np.argmax(infinite))
+        raise ValueError(
+            f"column {name!r} holds {values[row].as_py()} in row {row} ({int(infinite.sum())} such values): "
+            "infinity is no measurement; write a number, or leave the cell empty"
+        )
 
 
 def texts(values: Any) -> Any:
