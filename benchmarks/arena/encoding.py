@@ -21,7 +21,7 @@ def spread_dates(X: pd.DataFrame) -> pd.DataFrame:
             days = (column - pd.Timestamp(1970, 1, 1)) / pd.Timedelta(days=1)
             columns[f"{name} days"] = days.astype(np.float64)
             columns[f"{name} month"] = column.dt.month.astype(np.float64)
-            columns[f"{name} weekday"] = column.dt.weekday.astype(np.float64)
+            columns[f"{name} weekday"] = column.dt.day_of_week.astype(np.float64)
             columns[f"{name} hour"] = column.dt.hour.astype(np.float64)
         else:
             columns[name] = column
