@@ -326,10 +326,7 @@ class _Race:
             name = label("svgp", mean)
             self._note(name, history)
             gp = builder.fitted(model, history)
-            if self.small:
-                held = self._by_folds(plan, builder, allowed)
-            else:
-                held = self._held_density(gp, plan)
+            held = self._by_folds(plan, builder, allowed) if self.small else self._held_density(gp, plan)
             out.append(Candidate(name, gp, held, None, builder, model))
             if builder.cross_fits is not None and self.data.num_classes is not None:
                 out.append(self._trees_alone(builder, mean))
@@ -397,7 +394,7 @@ class _Race:
     # -- the stack -------------------------------------------------------------------------------------------
 
     def _excess(self, found: list[Candidate]) -> CrossFit | None:
-        """The log of how much larger squared errors are than the best candidate's variances, from its rows."""
+        """The log of how much larger squared errors are than the best candidate's variances."""
         best = min(found, key=self._nll)
         assert best.builder is not None and best.model is not None
         builder = best.builder
@@ -423,8 +420,7 @@ class _Race:
 
     def _held_rows(self, found: list[Candidate]) -> NDArray[np.intp]:
         plan = next(c.builder.plan for c in found if c.builder is not None)
-        rows = plan.train[0] if plan.validation is None else plan.validation[0]
-        return rows
+        return plan.train[0] if plan.validation is None else plan.validation[0]
 
     def _nll(self, candidate: Candidate) -> float:
         """Of a Gaussian with the moments of the rows held out."""
@@ -442,8 +438,9 @@ class _Race:
             g = np.zeros_like(y)
             if excess is not None:
                 columns = found[0].builder.plan.columns  # type: ignore[union-attr]
-                g = excess.held_out if self.small else excess.at(self.data.X[rows][:, columns])[0]
-                assert g is not None
+                unseen = excess.held_out if self.small else excess.at(self.data.X[rows][:, columns])[0]
+                assert unseen is not None
+                g = unseen
             moments = [np.stack(part) for part in zip(*(c.held for c in found), strict=True)]
             laws = [
                 mixture_law(y[:, p], moments[0][..., p], moments[1][..., p], g[:, p], weights)

@@ -248,6 +248,27 @@ class GP(Fitted):
         variance = as_row_vector(noise, n, "noise")[None] / self.y_scaler.scale[:, None] ** 2
         return torch.as_tensor(variance, device=self.model.beta1.device)[None]
 
+    @torch.no_grad()
+    def covariance(self, X: Any) -> NDArray[np.float64]:
+        """Of the functions at all rows in the units of the targets, [outputs, n, n]."""
+        if len(getattr(self.model, "hidden", ())):
+            raise ValueError(f"{self.method.name!r} has no joint Gaussian over rows: use draws")
+        if self.model.likelihood.target != "real":
+            raise ValueError(
+                "a covariance is for likelihoods whose mean is the latent function: use draws instead"
+            )
+        _, residual, explained = self.posterior.joint(self._inputs(X)[None, None])
+        covariance = (residual + explained)[0]  # [latents, n, n]
+        if self.model.mixing is not None:
+            weight = self.model.mixing.weight[0].to(covariance)
+            covariance = torch.einsum("pq,qij->pij", weight.square(), covariance)
+        outputs = len(self.y_scaler.scale)
+        values = covariance[:outputs].cpu().numpy()  # without the latent function of a log noise
+        values = (
+            np.broadcast_to(values, (outputs, *values.shape[1:])) * self.y_scaler.scale[:, None, None] ** 2
+        )
+        return 0.5 * (values + values.transpose(0, 2, 1))
+
     # -- samples ---------------------------------------------------------------------------------------------
 
     @torch.no_grad()

@@ -62,11 +62,15 @@ class LearnedMean:
 
 
 class LearnedOnly(Fitted):
-    """A cross-fitted classifier without a GP: a member of stacks. ``of``: a GP with that mean."""
+    """A cross-fitted classifier without a GP: a member of stacks.
 
-    def __init__(self, of: Any) -> None:
-        assert of.learned is not None and of.classes is not None
-        self.learned: LearnedMean = of.learned
+    ``of``: a GP of the same table; ``learned``: another mean than its own.
+    """
+
+    def __init__(self, of: Any, learned: LearnedMean | None = None) -> None:
+        own = of.learned if learned is None else learned
+        assert own is not None and of.classes is not None
+        self.learned: LearnedMean = own
         self.columns, self.x_scaler, self.y_scaler = of.columns, of.x_scaler, of.y_scaler
         self.single_output, self.column_names, self.classes = True, of.column_names, of.classes
         self.known_noise, self.history = False, of.history

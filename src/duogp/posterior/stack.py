@@ -22,7 +22,9 @@ from scipy.special import logsumexp
 
 from duogp.data.targets import require_support
 from duogp.means import CrossFit
+from duogp.methods import Method
 from duogp.methods.settings import Settings
+from duogp.models.model import Model
 from duogp.numerics.mixtures import mixture_crps, mixture_log_density, mixture_quantiles
 from duogp.posterior.gp import GP
 from duogp.posterior.prediction import ClassPrediction, Prediction, check_interval_level
@@ -133,7 +135,7 @@ class MixturePrediction(Prediction):
         )
 
     def metrics(self, y: Any) -> dict[str, float]:
-        """All metrics of `duogp.metrics`: NLL, CRPS and coverage of the mixture, the others of its moments."""
+        """As `Prediction.metrics`; NLL, CRPS and coverage of the mixture, the others of its moments."""
         out = super().metrics(y)
         target = np.asarray(y, dtype=np.float64).reshape(-1)
         components = self._output(0)
@@ -152,7 +154,7 @@ class Stack(Fitted):
 
     def __init__(
         self,
-        members: list[GP],
+        members: list[Any],
         law: list[MixtureLaw] | ClassLaw | Array,
         *,
         labels: list[str],
@@ -161,13 +163,13 @@ class Stack(Fitted):
         excess: CrossFit | None = None,
     ) -> None:
         first = members[0]
-        self.members, self.law, self.labels, self.excess = members, law, labels, excess
+        self.members: list[Any] = members  # GP or LearnedOnly
+        self.law, self.labels, self.excess = law, labels, excess
         self.settings, self.history = settings, history
         self.columns, self.x_scaler, self.y_scaler = first.columns, first.x_scaler, first.y_scaler
         self.single_output, self.classes = first.single_output, first.classes
         self.column_names = first.column_names
         self.known_noise = first.known_noise
-        self.method = None
 
     def __repr__(self) -> str:
         return f"Stack({', '.join(f'{label}: {w:.2f}' for label, w in self.weights.items())})"
@@ -203,8 +205,8 @@ class Stack(Fitted):
         )
         centre = np.tensordot(shares, mean, 1)
         between = np.tensordot(shares, own + (mean - centre) ** 2, 1)
-        parts = (np.tensordot(shares, part, 1) for part in (residual, explained))
-        return ClassPrediction(probabilities, self.classes, centre, *parts, between)
+        residual, explained = (np.tensordot(shares, part, 1) for part in (residual, explained))
+        return ClassPrediction(probabilities, self.classes, centre, residual, explained, between)
 
     def _numbers(self, rows: NDArray, found: list[Prediction]) -> Prediction:
         n = len(rows)
@@ -214,6 +216,7 @@ class Stack(Fitted):
         }  # [K, n, outputs]
         total = sum((moments[name] for name in moments if name != "mean"), start=np.zeros(1))
         if not isinstance(self.law, list):
+            assert isinstance(self.law, np.ndarray)
             return self._moments_of(moments, [self.law] * moments["mean"].shape[-1], None)
         g = self.log_excess(rows)
         outputs = range(moments["mean"].shape[-1])
@@ -338,8 +341,40 @@ class Stack(Fitted):
 
     @property
     def best(self) -> GP:
-        """The member with the largest weight."""
-        return self.members[int(np.argmax(list(self.weights.values())))]
+        """The GP with the largest weight."""
+        order = np.argsort([-weight for weight in self.weights.values()])
+        return next(self.members[k] for k in order if isinstance(self.members[k], GP))
+
+    @property
+    def method(self) -> Method:
+        """Of the member with the largest weight."""
+        return self.best.method
+
+    @property
+    def model(self) -> Model:
+        """Of the member with the largest weight; all have the same likelihood."""
+        return self.best.model
+
+    @property
+    def inducing_points(self) -> Array:
+        """Of the member with the largest weight."""
+        return self.best.inducing_points
+
+    def covariance(self, X: Any) -> Array:
+        """Of the functions at all rows, [outputs, n, n]: of the members, and between their means."""
+        rows = self._rows(X)
+        means = np.stack([member.predict_mean(rows).reshape(len(rows), -1) for member in self.members])
+        every = np.stack([member.covariance(rows) for member in self.members])  # [K, outputs, n, n]
+        laws = self.law if isinstance(self.law, list) else []
+        g = self.log_excess(rows)
+        out = []
+        for p, law in enumerate(laws):
+            share = law.of_members
+            root = np.sqrt(law.mean_factor(g[:, p]))  # [K, n]
+            away = means[..., p] - share @ means[..., p]
+            scaled = every[:, p] * root[:, :, None] * root[:, None, :]
+            out.append(np.tensordot(share, scaled + away[:, :, None] * away[:, None, :], 1))
+        return np.stack(out)
 
     def hyperparameters(self) -> dict[str, Any]:
         """Those of the member with the largest weight, and of all ``members`` by their labels."""
