@@ -36,9 +36,8 @@ from duogp.training.validation import mean_nll
 
 #: Rows up to which a rule decides.
 SMALL = 2000
-#: Inducing points and steps of a small table: measured to be as good as 200 of each on smooth functions.
+#: Inducing points of a small table: measured to be as good as 200 on smooth functions.
 SMALL_POINTS = 100
-CLOSED_FORM: dict[str, Any] = {"steps": 60, "learning_rate": 0.1}
 NATURAL: dict[str, Any] = {"steps": 80, "learning_rate": 0.05, "natural_rate": 0.2}
 #: With this many rows times latent functions (classes), points and steps are fewer: two seconds are the aim.
 MUCH, FEWER_POINTS, FEWER_STEPS = 1000, 64, 50
@@ -96,7 +95,6 @@ def choose(data: Dataset, given: Mapping[str, Any], settings: Settings) -> Choic
         own["num_inducing"] = SMALL_POINTS
     timed = "epochs" in given or "steps" in given
     if gaussian and solver in ("auto", "closed-form") and "num_latents" not in given:
-        own |= {} if timed else CLOSED_FORM
         return Choice("sgpr", own, f"sgpr: {n} rows are few, and Gaussian noise leaves q(u) a closed form")
     if gaussian:
         return Choice("svgp", own, f"svgp: {n} rows are few")
