@@ -185,13 +185,16 @@ class Settings(CheckedSettings):
     warm_start: Annotated[int | None, COUNT_OR_ZERO] = None  #: closed-form SVGP steps to start from
     warm_start_rows: int | None = None  #: on a sample of so many rows; all
     time_budget: float | None = None  #: seconds of training, after which it ends where it is
-    epochs: int | None = None
-    steps: int | None = None  #: optimiser steps in all, instead of epochs
+    epochs: int | None = None  #: at most; in closed form an epoch is a step
+    steps: int | None = None  #: optimiser steps in all, at most, instead of epochs
+    tolerance: Annotated[float, NOT_NEGATIVE] = (
+        0.01  #: nats a row that more steps must gain; 0: take all steps
+    )
     batch_size: int = 1024
-    learning_rate: float | None = None
+    learning_rate: float | None = None  #: of Adam; in closed form it takes the place of L-BFGS
     natural_rate: float | None = None  #: of natural gradients on q(u): 0.1; 0.02 without log-concavity
     mean_rule: Literal["adam", "exact", "diagonal", "joint"] = "adam"  #: of γ, beside natural gradients
-    schedule: Any = None  #: "constant", "multistep", "cosine" or a function of the fraction done
+    schedule: Any = None  #: "constant", "multistep", "cosine", "plateau" or a function of the fraction done
     validation_fraction: Annotated[float | None, SHARE] = None
     early_stopping: bool | None = None
     patience: int | None = None  #: evaluations without improvement before stopping: 10, 40 with networks
