@@ -33,6 +33,8 @@ TINY = 1e-6
 FOLDS = 5
 #: Rows from which trees are grown on all cores.
 THREADED_ROWS = 10_000
+#: Trees of the first round, after which the clock is looked at.
+FIRST_TREES = 10
 
 
 class Goal(NamedTuple):
@@ -250,19 +252,26 @@ def _grow(
 
     models = [spec.model(goal, len(job.train), seed + k) for k, job in enumerate(jobs)]
     loss, best, rising = _loss(goal), np.inf, 0
+    late = False
     total = np.ones(len(y)) if weights is None else weights
-    for trees in range(spec.trees_per_round, spec.max_trees + 1, spec.trees_per_round):
+    sizes = [FIRST_TREES, *range(spec.trees_per_round, spec.max_trees + 1, spec.trees_per_round)]
+    for trees in sizes:
         score = 0.0
         # Threads wait for each other in every node: on a few thousand rows that takes longer than the work.
         with threadpool_limits(1 if len(y) < THREADED_ROWS else None, user_api="openmp"):
             for model, job in zip(models, jobs, strict=True):
+                late = deadline is not None and time.perf_counter() > deadline and trees > FIRST_TREES
+                if late:
+                    break
                 model.set_params(max_iter=trees)
                 own = None if weights is None else weights[job.train]
                 model.fit(X[job.train], y[job.train], sample_weight=own)
                 score += float((total[job.held_out] * loss(model, X[job.held_out], y[job.held_out])).sum())
+        if late:
+            break
         rising = 0 if score < best * (1 - 1e-3) or best == np.inf else rising + 1
         best = min(best, score)
-        if rising == 2 or (deadline is not None and time.perf_counter() > deadline):
+        if rising == 2:
             break
     return models
 
