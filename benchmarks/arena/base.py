@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from abc import ABC, abstractmethod
 from typing import Any
@@ -27,8 +28,12 @@ class Contestant(ABC):
     """
 
     takes_dates = False
+    #: Modules that are imported before the clock starts.
+    needs: tuple[str, ...] = ()
 
     def __init__(self, kind: str, classes: int, seed: int, threads: int) -> None:
+        for name in self.needs:
+            importlib.import_module(name)
         self.kind, self.classes, self.seed, self.threads = kind, classes, seed, threads
         self.notes: dict[str, Any] = {}
 

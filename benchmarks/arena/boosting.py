@@ -20,10 +20,11 @@ LEAST_VARIANCE = 1e-10
 class CatBoost(Contestant):
     """CatBoost at its defaults (its own learning rate), stopped by validation rows; categories are its own.
 
-    The default learning rate of CatBoost is made for 1,000 trees with `use_best_model`; with 3,000 trees it
-    lowers it. RMSE has no variance: the residuals of the validation rows give a constant one.
+    CatBoost sets its learning rate by the number of trees, here up to 3,000. RMSE has no variance: the
+    residuals of the validation rows give a constant one.
     """
 
+    needs = ("catboost",)
     loss = "RMSE"
 
     def _frame(self, X: pd.DataFrame) -> pd.DataFrame:
@@ -91,6 +92,7 @@ class LightGBM(Contestant):
     folds with the number of trees that was found); a factor makes the mean squared z-score of these rows 1.
     """
 
+    needs = ("lightgbm",)
     settings: ClassVar[dict[str, Any]] = {"learning_rate": 0.05, "num_leaves": 31, "verbosity": -1}
     folds = 5
 
@@ -155,6 +157,7 @@ class LightGBM(Contestant):
 class NGBoost(Contestant):
     """NGBoost of a Normal law: learning rate 0.01, up to 2,000 rounds, stopped by validation rows."""
 
+    needs = ("ngboost",)
     trees = 2000
 
     def fit(self, X: pd.DataFrame, y: NDArray) -> None:
@@ -194,11 +197,12 @@ class NGBoost(Contestant):
 class HistGradient(Contestant):
     """scikit-learn's HistGradientBoosting; for regression with MAPIE's CV+ conformal intervals.
 
-    Intervals of 25 levels are quantiles at 50 levels, which the arena turns into a law (see `laws`); the
+    Intervals of ten levels are quantiles at twenty levels, which the arena turns into a law (see `laws`); the
     factor of its bandwidth is found on a fifth of the training rows with a model of the others.
     """
 
-    levels = 25
+    needs = ("sklearn.ensemble",)
+    levels = 10
     folds = 5
 
     def _estimator(self, places: list[int]) -> Any:
@@ -250,6 +254,7 @@ class HistGradient(Contestant):
 class GPBoost(Contestant):
     """GPBoost: boosted trees for the mean and a Vecchia Gaussian process over all columns."""
 
+    needs = ("gpboost",)
     neighbours = 20
     rounds = 300
 

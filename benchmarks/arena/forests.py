@@ -19,6 +19,8 @@ class QuantileForest(Contestant):
     The bandwidth is chosen on out-of-bag quantiles of at most 2,000 training rows.
     """
 
+    needs = ("quantile_forest",)
+
     def fit(self, X: pd.DataFrame, y: NDArray) -> None:
         from quantile_forest import RandomForestQuantileRegressor
 
@@ -54,6 +56,8 @@ def _filled(X: pd.DataFrame) -> NDArray[np.float64]:
 class RandomForest(Contestant):
     """scikit-learn's random forest of 500 trees; every leaf has one row or more (the default)."""
 
+    needs = ("sklearn.ensemble",)
+
     def fit(self, X: pd.DataFrame, y: NDArray) -> None:
         from sklearn.ensemble import RandomForestClassifier
 
@@ -67,6 +71,8 @@ class RandomForest(Contestant):
 
 class Logistic(Contestant):
     """Logistic regression on scaled one-hot columns, its penalty by cross-validation."""
+
+    needs = ("sklearn.linear_model", "sklearn.model_selection")
 
     def fit(self, X: pd.DataFrame, y: NDArray) -> None:
         from sklearn.linear_model import LogisticRegression

@@ -117,6 +117,7 @@ class DeepEnsemble(Contestant):
 class RealMLP(Contestant):
     """RealMLP at its tuned defaults (RealMLP-TD, pytabkit); a constant variance from validation residuals."""
 
+    needs = ("pytabkit",)
     model_name = "RealMLP_TD"
     settings: ClassVar[dict[str, Any]] = {}
 

@@ -15,6 +15,7 @@ class DuoGP(Contestant):
     """The default. It is given the frame; a version that refuses it, the numbers of `duogp.tables.Schema`."""
 
     takes_dates = True
+    needs = ("duogp.sklearn.regressor", "duogp.sklearn.classifier", "duogp.tables.schema")
 
     def fit(self, X: pd.DataFrame, y: NDArray) -> None:
         import torch

@@ -23,6 +23,7 @@ class GPyTorchSVGP(Contestant):
     steps or with the minute. Classes: Bernoulli or softmax.
     """
 
+    needs = ("gpytorch",)
     points, batch, every, patience, most = 500, 256, 100, 10, 3000
 
     def fit(self, X: pd.DataFrame, y: NDArray) -> None:
@@ -137,6 +138,7 @@ class SklearnGP(Contestant):
     L-BFGS on the evidence from one start; it stops where the minute ends and keeps the best it has seen.
     """
 
+    needs = ("sklearn.gaussian_process",)
     rows = 2000
     many_columns, fewer_rows = 30, 1000  # gradients need rows² × columns numbers
 

@@ -26,6 +26,8 @@ RESULTS = Path(__file__).resolve().parents[1] / "results" / "arena.jsonl"
 KILL = 150.0
 SPLITS = 5
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+#: Modules that are loaded once for all jobs; none of them is a peer.
+PRELOADED = ("pandas", "scipy.stats", "sklearn.ensemble", "torch", "duogp.sklearn.regressor")
 Row = dict[str, Any]
 
 
@@ -127,7 +129,7 @@ def work(channel: Connection, job: Job, folder: Path | None, threads: int, cores
     except Exception as error:
         row = {
             "status": "failed",
-            "error": f"{type(error).__name__}: {error}"[:500],
+            "failure": f"{type(error).__name__}: {error}"[:500],
             "where": places_of(error),
         }
     channel.send(row)
@@ -140,11 +142,20 @@ def places_of(error: Exception) -> list[str]:
     return [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames]
 
 
+def processes() -> Any:
+    """Processes forked from a server that has the large modules loaded, where the system has that."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    return context
+
+
 class Process:
     """A job under way on its cores."""
 
     def __init__(self, job: Job, folder: Path | None, threads: int, cores: tuple[int, ...]) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = processes()
         self.job, self.cores = job, cores
         self.channel, theirs = context.Pipe(duplex=False)
         self.process = context.Process(target=work, args=(theirs, job, folder, threads, cores), daemon=True)
@@ -158,7 +169,7 @@ class Process:
             found: Row = self.channel.recv()
         except EOFError:
             self.process.join(5)
-            found = {"status": "failed", "error": f"the process ended with code {self.process.exitcode}"}
+            found = {"status": "failed", "failure": f"the process ended with code {self.process.exitcode}"}
         self.end()
         return found
 
@@ -209,7 +220,7 @@ def run(
                     row = process.row()
                 elif process.overdue:
                     process.end()
-                    row = {"status": "failed", "error": f"not finished after {KILL:.0f} s"}
+                    row = {"status": "failed", "failure": f"not finished after {KILL:.0f} s"}
                 else:
                     continue
                 busy.remove(process)
@@ -225,7 +236,7 @@ def store(path: Path, job: Job, row: Row) -> None:
     """Append a row and say it."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(job) | row, ensure_ascii=False) + "\n")
-    what = f"NLL {row['nll']:.3f} {row['seconds']:.1f} s" if row["status"] == "ok" else row["error"]
+    what = f"NLL {row['nll']:.3f} {row['seconds']:.1f} s" if row["status"] == "ok" else row["failure"]
     print(f"{job.table} {job.split} {job.contestant}: {what}", flush=True)
 
 

@@ -293,7 +293,7 @@ def test_jobs_go_by_split_and_stored_ones_are_skipped(tmp_path):
     assert [job.split for job in wanted] == [0, 0, 0, 1, 1, 1]  # ngboost has no classes
     path = tmp_path / "rows.jsonl"
     store(path, wanted[0], {"status": "ok", "nll": 0.0, "seconds": 1.0})
-    store(path, wanted[1], {"status": "failed", "error": "no luck"})
+    store(path, wanted[1], {"status": "failed", "failure": "no luck"})
     path.write_text(path.read_text() + '{"table": "a", "spl')  # a run that was killed
     rows = read_rows(path)
     assert len(open_jobs(wanted, rows)) == 4
