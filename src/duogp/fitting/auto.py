@@ -182,7 +182,7 @@ class _Race:
             self.num_held = len(data.validation_rows[0])
         exact = self.gaussian and n - self.num_held <= EXACT[device] and "num_inducing" not in given
         self.closed = ["exact" if exact else "svgp"]
-        self.predictive = PREDICTIVE
+        self.predictive = PREDICTIVE if settings.solver == "auto" else ()
         # The clock is kept here; every training ends by itself or when its share of the time is over.
         own: dict[str, Any] = {"early_stopping": False, "refit": False, "time_budget": None}
         if data.validation_rows is None:
@@ -199,7 +199,7 @@ class _Race:
         excess: CrossFit | None = None
         if self.gaussian:
             excess = self._excess(found)
-            if not self.small:
+            if not self.small and self.settings.solver == "auto":
                 found += self._predictive(found)
         return self._stacked(found, excess)
 

@@ -34,6 +34,8 @@ def leave_one_out(model: Model, batch: Batch) -> LeftOut:
     """For a model whose q(u) is the closed-form optimum on the rows of the batch."""
     f = model.marginals(batch.x)
     mean, residual, explained = torch.broadcast_tensors(*f)
+    if model.basis.points_are_rows:  # all that is left of the variance is what the rows have said
+        residual, explained = torch.zeros_like(residual), (residual + explained).clamp_min(0)
     noise = model.likelihood.bind(batch.noise).noise  # type: ignore[attr-defined]
     weight = 1.0 if batch.weight is None else batch.weight.unsqueeze(-2)
     left = (1 - weight * explained / noise).clamp_min(LEAST)

@@ -83,7 +83,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         *,
         num_inducing: int | None = None,
         kernel: Any = "matern52",
-        mean: Any = "constant",
+        mean: Any = None,
         ard: bool = True,
         inducing_init: str | None = None,
         likelihood: Any = None,
