@@ -57,6 +57,8 @@ FIRST_SECONDS, SECONDS_PER_THOUSAND, MOST_SECONDS = 4.0, 4.0, 55.0
 TREES_SHARE, CLOSED_SHARE, EXCESS_SHARE = 0.3, 0.45, 0.08
 #: Share of the rows of a larger table that is held out, and most of them.
 HELD_OUT, MOST_HELD_OUT = 0.15, 5000
+#: Rows of the sample that the kernel of an exact GP is first learned on, where there are twice as many.
+EXACT_SAMPLE = 400
 #: Share of the time of a closed form that it may spend on a sample of the rows.
 SAMPLE_SHARE = 0.6
 #: Fewest rows from which the log excess is learned.
@@ -182,7 +184,7 @@ class _Race:
             self.num_held = len(data.validation_rows[0])
         exact = self.gaussian and n - self.num_held <= EXACT[device] and "num_inducing" not in given
         self.closed = ["exact" if exact else "svgp"]
-        self.predictive = PREDICTIVE if settings.solver == "auto" else ()
+        self.predictive: tuple[str, ...] = PREDICTIVE if settings.solver == "auto" else ()
         # The clock is kept here; every training ends by itself or when its share of the time is over.
         own: dict[str, Any] = {"early_stopping": False, "refit": False, "time_budget": None}
         if data.validation_rows is None:
@@ -231,6 +233,8 @@ class _Race:
         if plan.sample_start is not None:
             sampled = replace(plan.sample_start, seconds=SAMPLE_SHARE * seconds)
             train(model, builder.closed_form(model, sample=SAMPLE_ROWS), sampled)
+        elif plan.method.recipe.points_are_rows and builder.n >= 2 * EXACT_SAMPLE:
+            self._start_on_sample(builder, model, SAMPLE_SHARE * seconds)
         seconds = max(seconds - (time.perf_counter() - begun), 0.1)
         training = replace(plan.training, seconds=seconds)
         (history,) = train(model, builder.problem(model), training, None, self.callbacks)
@@ -252,6 +256,23 @@ class _Race:
             return builder.fitted(model, history)
 
         return Candidate(name, gp, held, refit, builder, model)
+
+    def _start_on_sample(self, builder: Builder, model: Model, seconds: float) -> None:
+        """Kernel, noise and mean of an exact GP from one on some of the rows, whose steps cost a fraction."""
+        data, plan = self.data, builder.plan
+        learned = builder.table.learned
+        chosen = np.random.default_rng(data.seeds[0]).permutation(plan.train[0])[:EXACT_SAMPLE]
+        part = replace(
+            data,
+            rows=[np.sort(chosen)],
+            validation_rows=None,
+            offsets=None if learned is None else learned[0].double().cpu().numpy(),
+            cross_fits={},
+        )
+        small = Builder(part, make_plan(part, plan.method, plan.settings, columns=plan.columns, split=False))
+        start = small.model()
+        train(start, small.problem(start), replace(small.plan.training, seconds=seconds, tolerance=0.01))
+        start_from(start, model)
 
     def _moments(self, gp: GP, plan: Plan) -> tuple[Array, Array]:
         """Of the rows held out, [n, outputs] in the user's units."""
