@@ -31,7 +31,7 @@ def quick():
     patch.setattr(auto, "SMALL", 300)
     patch.setattr(auto, "EXACT", {"cpu": 200, "cuda": 200})
     patch.setattr(auto, "ROUND_STEPS", 8)
-    patch.setattr(auto, "FINISH_STEPS", 30)
+    patch.setattr(auto, "FINISH_STEPS", {"cpu": 30, "cuda": 30})
     patch.setattr(auto, "EXCESS_TREES", auto.Trees(max_leaves=8, min_leaf=40, **trees))
     patch.setattr("duogp.fitting.learned.Trees", lambda: auto.Trees(**trees))
     yield

@@ -49,10 +49,12 @@ SMALL = 2000
 #: Rows up to which the exact GP is a candidate, by device.
 EXACT = {"cpu": 1200, "cuda": 8000}
 #: Inducing points of closed forms and of predictive methods, by device; fewer for several latent functions.
-POINTS = {"cpu": 300, "cuda": 1000}
+POINTS = {"cpu": 300, "cuda": 3000}
 CLASS_POINTS = 100
-#: Seconds unless told otherwise: at first, for each thousand rows, and at most.
-FIRST_SECONDS, SECONDS_PER_THOUSAND, MOST_SECONDS = 4.0, 4.0, 55.0
+#: More points than these are rows, not centres of k-means.
+MOST_CENTRES = 1000
+#: Seconds unless told otherwise, which only large tables need: steps and trees end by themselves.
+SECONDS = 55.0
 #: Shares of the time: trees, closed forms, the log excess; the rest is for predictive methods.
 TREES_SHARE, CLOSED_SHARE, EXCESS_SHARE = 0.3, 0.45, 0.08
 #: Share of the rows of a larger table that is held out, and most of them.
@@ -63,10 +65,12 @@ EXACT_SAMPLE = 400
 SAMPLE_SHARE = 0.6
 #: Fewest rows from which the log excess is learned.
 EXCESS_ROWS = 300
-EXCESS_TREES = Trees(learning_rate=0.05, max_leaves=8, min_leaf=40, max_trees=200, trees_per_round=25)
+EXCESS_TREES = Trees(learning_rate=0.1, max_leaves=8, min_leaf=40, max_trees=100, trees_per_round=20)
 #: Predictive candidates, the steps of their first round and of the second, and the rate.
 PREDICTIVE = ("ppgpr-chol", "dcppgpr")
-ROUND_STEPS, FINISH_STEPS, RATE = 80, 3000, 0.02
+ROUND_STEPS, FINISH_STEPS, RATE = 80, {"cpu": 600, "cuda": 6000}, 0.02
+#: Inducing points of predictive methods, by device.
+PREDICTIVE_POINTS = {"cpu": 200, "cuda": 1000}
 #: Steps between looks at the validation rows, and looks without improvement before it ends.
 LOOK_EVERY, PATIENCE = 40, 15
 FOLDS = 5
@@ -174,7 +178,7 @@ class _Race:
         device = settings.torch_device.type
         self.gaussian = is_gaussian(settings)
         self.small = n <= SMALL and data.validation_rows is None
-        seconds = settings.time_budget or min(MOST_SECONDS, FIRST_SECONDS + SECONDS_PER_THOUSAND * n / 1000)
+        seconds = settings.time_budget or SECONDS
         self.clock = Clock(seconds)
         self.notes: list[str] = []
         self.means: list[Any] = [settings.mean] if "mean" in given else ["trees", "constant"]
@@ -192,6 +196,8 @@ class _Race:
         if settings.num_inducing is None and not exact:
             most = POINTS[device] if self.gaussian else CLASS_POINTS
             own["num_inducing"] = min(most, n - self.num_held)
+            if own["num_inducing"] > MOST_CENTRES and settings.inducing_init is None:
+                own["inducing_init"] = "random"
         if not self.gaussian and (data.num_classes or 0) > 2 and settings.likelihood == "classes":
             own["likelihood"] = "softmax"
         self.settings = settings.but(**own)
@@ -287,8 +293,16 @@ class _Race:
         best = min(found, key=self._nll)
         assert best.builder is not None and best.model is not None
         mean = best.builder.settings.mean
-        dtype = {} if "dtype" in self.given else {"dtype": "float32"}
-        builder = Builder(self.data, self._plan(self.predictive[0], mean, **dtype))
+        device = self.settings.torch_device.type
+        own: dict[str, Any] = {} if "dtype" in self.given else {"dtype": "float32"}
+        if "num_inducing" not in self.given:
+            own["num_inducing"] = min(PREDICTIVE_POINTS[device], best.builder.n)
+        if self.clock.left < 1.0:
+            return []
+        builder = Builder(self.data, self._plan(self.predictive[0], mean, **own))
+        start = builder.model(METHODS["svgp"])  # its points may be fewer than those of the best
+        start_from(best.model, start)
+        settle(start, builder.closed_form(start))
         assert builder.plan.validation is not None
         rows = builder.held_out
         assert rows is not None
@@ -299,7 +313,7 @@ class _Race:
             if allowed < 0.5:
                 break
             model = builder.model(METHODS[name])
-            start_from(best.model, model)
+            start_from(start, model)
             history = self._round(builder, model, watched, ROUND_STEPS, allowed / 2, "constant")
             field_.append((name, model, history))
         if not field_:
@@ -308,7 +322,9 @@ class _Race:
         kept = {key: value.clone() for key, value in model.state_dict().items()}
         history = before
         if self.clock.left > 0.5:
-            history = self._round(builder, model, watched, FINISH_STEPS, 0.92 * self.clock.left, "cosine")
+            history = self._round(
+                builder, model, watched, FINISH_STEPS[device], 0.92 * self.clock.left, "cosine"
+            )
             if not _or_infinity(history.validation_nll) <= _or_infinity(before.validation_nll):
                 model.load_state_dict(kept)
                 history.validation_nll = before.validation_nll
@@ -477,7 +493,7 @@ class _Race:
             ]
             law, scores = [own for own, _ in laws], [value for _, value in laws]
             score = float(np.sum(scores) - 0.0)
-            shares = np.mean([own.of_members for own in law], axis=0)
+            shares = np.mean([own.of_members + own.shared * own.mean_weights for own in law], axis=0)
         elif self.data.num_classes is not None:
             codes = y[:, 0].astype(np.intp)
             count = np.bincount(
@@ -489,7 +505,8 @@ class _Race:
         else:
             law = density_weights(np.stack([c.held for c in found]), weights)
             score, shares = float("nan"), law
-        kept = [k for k, share in enumerate(shares) if share > 0]
+        kept = [k for k, share in enumerate(shares) if share > 1e-4]
+        shares = shares / shares.sum()
         law = _without(law, kept)
         members = [found[k].refit() if found[k].refit is not None else found[k].gp for k in kept]  # type: ignore[misc]
         labels = [found[k].label for k in kept]
@@ -509,7 +526,16 @@ class _Race:
 def _without(law: Any, kept: list[int]) -> Any:
     """A law of the members that have a weight."""
     if isinstance(law, list):
-        return [type(own)(own.weights[kept], own.log_scale[kept], own.power[kept]) for own in law]
+        return [
+            replace(
+                own,
+                weights=own.weights[kept],
+                log_scale=own.log_scale[kept],
+                power=own.power[kept],
+                mean_weights=own.mean_weights[kept],
+            )
+            for own in law
+        ]
     if isinstance(law, np.ndarray):
         return law[kept]
     return type(law)(law.weights[[0, *(k + 1 for k in kept)]], law.temperature[kept], law.frequencies)

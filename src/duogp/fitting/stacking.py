@@ -5,8 +5,11 @@ Everything is chosen by the log score of those rows, and shrunk to the plain ave
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from duogp.numerics.mixtures import log_normal, mixture_weights
 from duogp.posterior.stack import LADDER, ClassLaw, MixtureLaw, tempered_probabilities
@@ -24,6 +27,8 @@ COST_OF_POWER = 1.0
 TEMPERATURES = np.exp(np.linspace(np.log(0.5), np.log(3.0), 13))
 #: The median of a squared standard normal number.
 MEDIAN_OF_SQUARE = 0.4549
+#: δ, how far members are moved to the average of the means.
+SHARED = (0.0, 0.5, 1.0)
 #: Weights below it are dropped.
 LEAST_WEIGHT = 1e-3
 
@@ -32,6 +37,35 @@ def mixture_law(
     y: Array, mean: Array, variance: Array, g: Array, row_weights: Array | None = None
 ) -> tuple[MixtureLaw, float]:
     """The law of one output, and its log score per row; y [n], moments [K, n], log excess g [n]."""
+    mean_weights = average_weights(y, mean, row_weights)
+    average = mean_weights @ mean
+    found = []
+    for shared in SHARED if len(mean) > 1 else SHARED[:1]:
+        centres = (1 - shared) * mean + shared * average
+        law, value = _mixture_law(y, centres, variance, g, row_weights)
+        found.append((value, replace(law, mean_weights=mean_weights, shared=shared)))
+    value, law = max(found, key=lambda pair: pair[0])
+    return law, value
+
+
+def average_weights(y: Array, mean: Array, row_weights: Array | None = None) -> Array:
+    """Weights [K] ≥ 0 of sum one with the least squared error of the average, shrunk to equal ones."""
+    members, n = mean.shape
+    rows = np.ones(n) if row_weights is None else row_weights
+    scale = np.sqrt(rows / rows.sum())
+    spread = max(float(np.average((y - mean.mean(0)) ** 2, weights=rows)), 1e-300)
+    pull = np.sqrt(spread * PSEUDO_ROWS / (n + PSEUDO_ROWS) / members)
+    # A heavy last row makes the sum one; the others pull each weight to 1/K.
+    heavy = 1e3 * np.sqrt(np.average(y**2, weights=rows) + spread)
+    A = np.concatenate([(scale * (mean - y)).T, pull * np.eye(members), np.full((1, members), heavy)])
+    b = np.concatenate([np.zeros(n), np.full(members, pull / members), [heavy]])
+    weights = nnls(A, b)[0]
+    return weights / weights.sum()
+
+
+def _mixture_law(
+    y: Array, mean: Array, variance: Array, g: Array, row_weights: Array | None
+) -> tuple[MixtureLaw, float]:
     fitted = [_recalibration(y, m, v, g, row_weights) for m, v in zip(mean, variance, strict=True)]
     log_scale, power = (np.array(values) for values in zip(*fitted, strict=True))
     factor = np.exp(log_scale[:, None] + power[:, None] * g)
@@ -41,7 +75,7 @@ def mixture_law(
     weights = mixture_weights(logs.reshape(-1, n), prior, row_weights, PSEUDO_ROWS)
     weights = np.where(weights < LEAST_WEIGHT, 0.0, weights)
     weights /= weights.sum()
-    law = MixtureLaw(weights.reshape(members, scales), log_scale, power)
+    law = MixtureLaw(weights.reshape(members, scales), log_scale, power, np.full(members, 1 / members))
     return law, score(logs.reshape(-1, n), weights, row_weights)
 
 

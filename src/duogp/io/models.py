@@ -23,6 +23,8 @@ from duogp.posterior.learned import LearnedMean, LearnedOnly
 from duogp.posterior.stack import LADDER, ClassLaw, MixtureLaw, Stack
 
 STACK = "stack"
+#: Arrays of a mixture law.
+MIXTURE = ("weights", "log_scale", "power", "mean_weights", "shared")
 
 
 def gp_state(gp: GP | Stack | NeuralPredictor) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -96,7 +98,7 @@ def _law_arrays(stack: Stack) -> dict[str, Any]:
     if isinstance(law, ClassLaw):
         return {n: getattr(law, n) for n in ("weights", "temperature", "frequencies")}
     if isinstance(law, list):
-        return {n: np.stack([getattr(own, n) for own in law]) for n in ("weights", "log_scale", "power")}
+        return {n: np.stack([getattr(own, n) for own in law]) for n in MIXTURE}
     return {"weights": law}
 
 
@@ -149,6 +151,8 @@ def _law(kind: str, tensors: Mapping[str, Tensor], members: int, gp: GP) -> Any:
             "weights": (outputs, members, len(LADDER)),
             "log_scale": (outputs, members),
             "power": (outputs, members),
+            "mean_weights": (outputs, members),
+            "shared": (outputs,),
         },
         "classes": {"weights": (members + 1,), "temperature": (members,), "frequencies": (labels,)},
         "density": {"weights": (members,)},
@@ -163,4 +167,4 @@ def _law(kind: str, tensors: Mapping[str, Tensor], members: int, gp: GP) -> Any:
         return ClassLaw(**arrays)
     if kind == "density":
         return arrays["weights"]
-    return [MixtureLaw(*(arrays[n][p] for n in ("weights", "log_scale", "power"))) for p in range(outputs)]
+    return [MixtureLaw(*(arrays[n][p] for n in MIXTURE)) for p in range(outputs)]

@@ -33,6 +33,8 @@ TINY = 1e-6
 FOLDS = 5
 #: Rows from which trees are grown on all cores.
 THREADED_ROWS = 10_000
+#: Rows below which trees learn faster, and are looked at more often.
+FEW_ROWS = 2000
 #: Trees of the first round, after which the clock is looked at.
 FIRST_TREES = 10
 
@@ -60,12 +62,12 @@ class Trees:
     improving, at most ``max_trees``. Smaller tables have smaller leaves.
     """
 
-    learning_rate: float = 0.08
+    learning_rate: float | None = None  # None: 0.08, and 0.1 below 2,000 rows
     max_leaves: int | None = None  # None: 31, fewer below 1,000 rows
     min_leaf: int | None = None  # rows; None: 20, fewer below 2,000 rows
     l2: float = 1.0
     max_trees: int = 600
-    trees_per_round: int = 30
+    trees_per_round: int = 50
     max_features: float = 1.0  # share of the columns that a split chooses from
 
     def model(self, goal: Goal, n: int, seed: int) -> Any:
@@ -73,7 +75,7 @@ class Trees:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
         own = {
-            "learning_rate": self.learning_rate,
+            "learning_rate": self.learning_rate or (0.1 if n < FEW_ROWS else 0.08),
             "max_leaf_nodes": self.max_leaves or max(4, min(31, n // 32)),
             "min_samples_leaf": self.min_leaf or max(5, min(20, n // 100)),
             "l2_regularization": self.l2,
@@ -254,7 +256,8 @@ def _grow(
     loss, best, rising = _loss(goal), np.inf, 0
     late = False
     total = np.ones(len(y)) if weights is None else weights
-    sizes = [FIRST_TREES, *range(spec.trees_per_round, spec.max_trees + 1, spec.trees_per_round)]
+    step = spec.trees_per_round if len(y) >= FEW_ROWS else max(1, spec.trees_per_round // 2)
+    sizes = [FIRST_TREES, *range(max(step, FIRST_TREES + 1), spec.max_trees + 1, step)]
     for trees in sizes:
         score = 0.0
         # Threads wait for each other in every node: on a few thousand rows that takes longer than the work.

@@ -239,7 +239,8 @@ class GP(Fitted):
         removed = self.learned.removed_by_averaging(self._slope, self._learned_scale)
         if removed is not None and likelihood.learns_noise:
             noise = likelihood.noise()
-            likelihood.noise.set_(torch.maximum(noise - removed.reshape(noise.shape), LEAST_NOISE * noise))
+            least = (LEAST_NOISE * noise).clamp_min(1.001 * likelihood.noise.floor).minimum(noise)
+            likelihood.noise.set_(torch.maximum(noise - removed.reshape(noise.shape), least))
 
     def _row_noise(self, noise: Any, n: int) -> Tensor | None:
         """Known noise of new rows in scaled units, [1, outputs, n]."""

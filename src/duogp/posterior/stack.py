@@ -1,10 +1,12 @@
 """A stack: several fitted GPs as one model, whose predictive density is a mixture of theirs.
 
-    numbers     p(y|x) = Σ_k Σ_s w_ks N(y | μ_k(x), r_s² c_k(x) v_k(x)),     c_k(x) = exp(a_k + b_k g(x))
+    numbers     p(y|x) = Σ_k Σ_s w_ks N(y | m_k(x), r_s² c_k(x) v_k(x)),     c_k(x) = exp(a_k + b_k g(x))
+                m_k = (1 − δ) μ_k + δ Σ_j u_j μ_j
     classes     p(c|x) = w_0 π_c + Σ_k w_k p_k(c|x)^{1/T_k} / Z
 
-μ_k, v_k are the moments of member k. c_k recalibrates its variance: a_k where it is too sure everywhere, b_k
-where it is too sure in some places, g(x) being the log of how much larger its squared errors are there (trees
+μ_k, v_k are the moments of member k. A member may be the best judge of variances and not of means: with the
+weights u means are averaged for the squared error, and δ says how far every member is moved there. c_k
+recalibrates its variance: a_k where it is too sure everywhere, b_k where it is too sure in some places, g(x) being the log of how much larger its squared errors are there (trees
 have learned it from rows that members had not seen). The ladder of scales r_s gives the mixture the tails
 and the peak that the errors have. T_k is a temperature, π the frequencies of the classes. Weights, a, b and
 T maximise the log score of rows that the members have not seen (`fitting.stacking`).
@@ -41,16 +43,22 @@ LEAST = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class MixtureLaw:
-    """Of one output with K members: weights [K, S] of members and scales, a [K], b [K]."""
+    """Of one output with K members: weights [K, S] of members and scales, a [K], b [K], u [K] and δ."""
 
     weights: Array
     log_scale: Array
     power: Array
+    mean_weights: Array
+    shared: float = 0.0
 
     @property
     def of_members(self) -> Array:
         """[K]."""
         return self.weights.sum(1)
+
+    def centres(self, mean: Array) -> Array:
+        """m_k from μ_k, [K, n]."""
+        return (1 - self.shared) * mean + self.shared * (self.mean_weights @ mean)
 
     def factor(self, g: Array) -> Array:
         """c_k at rows where the log excess is g [n]: [K, n]."""
@@ -60,7 +68,7 @@ class MixtureLaw:
         """Means and standard deviations [J, n] and weights [J] of the mixture, for moments [K, n]."""
         which, scale = np.nonzero(self.weights > 0)
         std = np.sqrt(variance * self.factor(g))[which] * np.array(LADDER)[scale][:, None]
-        return mean[which], std, self.weights[which, scale]
+        return self.centres(mean)[which], std, self.weights[which, scale]
 
     def mean_factor(self, g: Array) -> Array:
         """What the variance of every member is multiplied by, on average over the ladder: [K, n]."""
@@ -222,6 +230,7 @@ class Stack(Fitted):
         outputs = range(moments["mean"].shape[-1])
         factors = np.stack([self.law[p].mean_factor(g[:, p]) for p in outputs], -1)
         parts = [self.law[p].components(moments["mean"][..., p], total[..., p], g[:, p]) for p in outputs]
+        moments["mean"] = np.stack([self.law[p].centres(moments["mean"][..., p]) for p in outputs], -1)
         return self._moments_of(moments, [law.of_members for law in self.law], factors, parts)
 
     def _moments_of(
@@ -261,8 +270,13 @@ class Stack(Fitted):
         means = np.stack([member.predict_mean(rows).reshape(len(rows), -1) for member in self.members])
         outputs = means.shape[-1]
         laws = self.law if isinstance(self.law, list) else [self.law] * outputs
-        shares = [law.of_members if isinstance(law, MixtureLaw) else np.asarray(law) for law in laws]
-        return self._shape((np.stack(shares, -1)[:, None] * means).sum(0))
+        found = [
+            law.of_members @ law.centres(means[..., p])
+            if isinstance(law, MixtureLaw)
+            else law @ means[..., p]
+            for p, law in enumerate(laws)
+        ]
+        return self._shape(np.stack(found, -1))
 
     def log_density(self, X: Any, y: Any, *, noise: Any = None) -> Array:
         """log p(y | x, data) of each row (summed over outputs), in the user's units."""
@@ -321,14 +335,15 @@ class Stack(Fitted):
         self, k: int, rows: NDArray, draws: Array, each_row: bool, rng: np.random.Generator
     ) -> Array:
         assert isinstance(self.law, list)
-        mean = self.members[k].predict_mean(rows).reshape(len(rows), -1)
+        every = np.stack([member.predict_mean(rows).reshape(len(rows), -1) for member in self.members])
+        mean = every[k]
         values, g = draws.reshape(len(draws), len(rows), -1), self.log_excess(rows)
         for p, law in enumerate(self.law):
             share = law.weights[k] / max(law.weights[k].sum(), LEAST)
             size = (len(draws), len(rows)) if each_row else (len(draws), 1)
             scale = np.array(LADDER)[rng.choice(len(LADDER), size, p=share)]
             scale = scale * np.sqrt(law.factor(g[:, p])[k])
-            values[..., p] = mean[:, p] + (values[..., p] - mean[:, p]) * scale
+            values[..., p] = law.centres(every[..., p])[k] + (values[..., p] - mean[:, p]) * scale
         return values.reshape(draws.shape)
 
     def sample_paths(
@@ -371,7 +386,8 @@ class Stack(Fitted):
         for p, law in enumerate(laws):
             share = law.of_members
             root = np.sqrt(law.mean_factor(g[:, p]))  # [K, n]
-            away = means[..., p] - share @ means[..., p]
+            centres = law.centres(means[..., p])
+            away = centres - share @ centres
             scaled = every[:, p] * root[:, :, None] * root[:, None, :]
             out.append(np.tensordot(share, scaled + away[:, :, None] * away[:, None, :], 1))
         return np.stack(out)
