@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from duogp.data.columns import informative_columns
 from duogp.errors import DataWarning
 from duogp.fitting.dataset import Dataset, Rows, hold_out
+from duogp.fitting.deep import MAX_WIDTH
 from duogp.fitting.factories import initial_kernel, is_gaussian, likelihood_label, make_likelihood
 from duogp.likelihoods import Likelihood
 from duogp.methods.registry import METHODS, Method
@@ -158,7 +159,7 @@ def make_plan(
     categorical = category_columns(settings, int(used.sum()))
     num, more, name = choose_points(method, settings, n, categorical)
     own_validation = data.validation_rows is None
-    warm = _warm_start(method, settings, training, closed)
+    warm = _warm_start(method, settings, training, closed, int(used.sum()))
     return Plan(
         method,
         settings,
@@ -415,18 +416,22 @@ def _sample_start(method: Method, training: TrainingPlan, n: int) -> TrainingPla
 
 
 def _warm_start(
-    method: Method, settings: Settings, training: TrainingPlan, closed: bool
+    method: Method, settings: Settings, training: TrainingPlan, closed: bool, dims: int
 ) -> TrainingPlan | None:
     """Closed-form steps of the coupled basis to start from; None without."""
     steps = settings.warm_start
     if steps is None and closed:
         steps = method.recipe.warm_start_steps
     elif steps is None:  # minibatches till the loss rests: most of the way has a shorter one
-        steps = NEWTON_STEPS if training.schedule is plateau and _can_start_warm(method, settings) else 0
+        possible = _can_start_warm(method, settings, dims)
+        steps = NEWTON_STEPS if training.schedule is plateau and possible else 0
     if not steps:
         return None
-    if method.is_deep:
-        raise ValueError(f"warm_start trains a shallow model, and {method.name!r} is a deep one")
+    if method.is_deep and not _hands_inputs_on(settings, dims):
+        raise ValueError(
+            f"warm_start trains the last layer on X itself: it needs hidden layers of width {dims}, as X has "
+            f"columns, got {settings.hidden_width or MAX_WIDTH}"
+        )
     if closed_form_obstacle(METHODS["svgp"], settings):
         raise ValueError("warm_start trains a coupled model in closed form: it needs a Gaussian likelihood")
     return replace(
@@ -443,5 +448,12 @@ def _warm_start(
     )
 
 
-def _can_start_warm(method: Method, settings: Settings) -> bool:
-    return not (method.is_deep or method.has_network or closed_form_obstacle(METHODS["svgp"], settings))
+def _can_start_warm(method: Method, settings: Settings, dims: int) -> bool:
+    if method.has_network or closed_form_obstacle(METHODS["svgp"], settings):
+        return False
+    return not method.is_deep or _hands_inputs_on(settings, dims)
+
+
+def _hands_inputs_on(settings: Settings, dims: int) -> bool:
+    """Whether the hidden layers of a deep GP start as the identity, so that its last layer sees X."""
+    return (settings.hidden_width or min(dims, MAX_WIDTH)) == dims
