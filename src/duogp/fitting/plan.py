@@ -35,6 +35,8 @@ CLOSED_FORM_ROWS = {"cpu": 50_000, "cuda": 500_000}
 EPOCHS, MIN_STEPS, MOST_STEPS = 100, 500, 6000
 #: Steps on the collapsed bound unless told otherwise: of L-BFGS, which stops by itself, and of Adam.
 NEWTON_STEPS, ADAM_STEPS = 1000, 200
+#: Adam's rate on minibatches: where it is cut as the loss rests, and where a protocol cuts it.
+PLATEAU_RATE, PROTOCOL_RATE = 0.03, 0.01
 #: Step size of natural gradients, by whether the likelihood is log-concave. Where it is not, a quick q(u)
 #: settles before the kernel has moved.
 NATURAL_RATE = {True: 0.1, False: 0.02}
@@ -377,7 +379,7 @@ def _training(
         epochs, every = _minibatch_epochs(n, settings.batch_size, MOST_STEPS if rests else MIN_STEPS)
     if settings.epochs is not None and not closed:
         every = 1
-    rate = method.recipe.closed_form_rate if closed else 1e-2
+    rate = method.recipe.closed_form_rate if closed else PLATEAU_RATE if rests else PROTOCOL_RATE
     natural = settings.natural_rate or NATURAL_RATE[likelihood.is_log_concave]
     return TrainingPlan(
         epochs=settings.epochs or epochs,
