@@ -23,6 +23,7 @@ from duogp.means import ConstantMean
 from duogp.methods.registry import Method
 from duogp.methods.settings import Settings
 from duogp.models.deep import DeepModel
+from duogp.models.layers import Layer
 from duogp.models.model import Batch, Model, take_replicate
 from duogp.posterior.deep import DeepGP
 from duogp.posterior.gp import GP
@@ -295,6 +296,7 @@ def start_from(source: Model, target: Model) -> None:
         kernel.load_state_dict(source.basis.kernel.state_dict())
     target.basis.start_from(source.basis)
     for layer in target.hidden if isinstance(target, DeepModel) else ():
+        assert isinstance(layer, Layer)
         scales = [kernel for kernel in layer.basis.kernels().values() if isinstance(kernel, Scale)]
         for kernel in scales:
             kernel.variance.set_(HIDDEN_VARIANCE)
