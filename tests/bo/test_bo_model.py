@@ -323,7 +323,8 @@ def test_inducing_points_come_with_the_rows(method):
 
 @pytest.mark.parametrize("method", ["dcsvgp", "exact"])
 def test_paths_have_the_moments_of_the_posterior(method):
-    model = fitted(method)
+    # Few steps of Adam: where noise and variance are tiny, the prior's random features show in the draws.
+    model = fitted(method, optimizer="adam")
     X = torch.rand(2, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     draws = model.sample_paths(2000, seed=0)(X)
     posterior = model.posterior(X)

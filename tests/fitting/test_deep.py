@@ -98,8 +98,8 @@ def test_what_makes_no_sense_is_refused_or_named():
     X, y = table()
     with pytest.raises(ValueError, match="through which nothing is quadratic"):
         duogp.fit(X, y, "dgp", solver="closed-form")
-    with pytest.raises(ValueError, match="warm_start trains a shallow model"):
-        duogp.fit(X, y, "dgp-dc", warm_start=5, **QUICK)
+    with pytest.raises(ValueError, match="warm_start trains the last layer on X itself"):
+        duogp.fit(X, y, "dgp-dc", warm_start=5, **QUICK | {"hidden_width": 1})
     with pytest.raises(ValueError, match="num_layers must be a positive integer"):
         duogp.fit(X, y, "dgp", num_layers=0)
     with pytest.warns(duogp.DataWarning, match="'svgp' has no use for num_layers"):

@@ -107,6 +107,9 @@ class GPSurrogate(Surrogate):
             "validation_fraction": 0.0,
             "early_stopping": False,
             "standardize": False,
+            # Hyperparameters return to their intervals after every step, which L-BFGS does not expect.
+            "optimizer": "adam",
+            "tolerance": 0.0,
         }
         if not entry.is_baseline and entry.recipe.has_omega and entry.objective == "elbo":
             # Without validation rows the two kernels are held together by Ω in full, that of single rows.

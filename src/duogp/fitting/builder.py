@@ -14,21 +14,25 @@ from duogp.bases.inducing import select_inducing
 from duogp.data.scaling import Scaler
 from duogp.fitting.build import build_model
 from duogp.fitting.dataset import Dataset, Rows
+from duogp.fitting.deep import Architecture
 from duogp.fitting.factories import initial_kernel
 from duogp.fitting.learned import cross_fits, learned_values
 from duogp.fitting.plan import Plan
-from duogp.kernels import GeneralisedRBF
+from duogp.kernels import GeneralisedRBF, Scale
 from duogp.kernels.generalised import generalised_points
 from duogp.means import ConstantMean, CrossFit
 from duogp.methods.registry import Method
 from duogp.methods.settings import Settings
 from duogp.models.deep import DeepModel
+from duogp.models.layers import Layer
 from duogp.models.model import Batch, Model, take_replicate
 from duogp.posterior.deep import DeepGP
 from duogp.posterior.gp import GP
 from duogp.posterior.learned import LearnedMean
 from duogp.training import ClosedForm, Evidence, History, Minibatches, Problem, Scaling, Stochastic, Table
 
+#: Prior variance of the hidden layers of a deep GP that starts from a shallow one, whose inputs vary by 1.
+HIDDEN_VARIANCE = 1e-4
 #: Rows that a prior mean starts from.
 START_ROWS = 10_000
 #: Bytes that closed-form training may hold at once on a GPU; on a CPU small chunks are as fast as large ones.
@@ -306,7 +310,8 @@ def start_from(source: Model, target: Model) -> None:
     """Start a model where a coupled one ended: same prior mean, noise, kernels, points and q(u).
 
     With its mean kernel equal to its covariance kernel the conditional basis *is* the coupled one, so the
-    target begins at the source's posterior.
+    target begins at the source's posterior. A deep GP does so where its hidden layers are the identity: their
+    q(u) is the prior, which costs nothing, and that prior is narrow.
     """
     target.mean.load_state_dict(source.mean.state_dict())
     target.likelihood.load_state_dict(source.likelihood.state_dict())
@@ -314,3 +319,10 @@ def start_from(source: Model, target: Model) -> None:
     for kernel in target.basis.kernels().values():
         kernel.load_state_dict(source.basis.kernel.state_dict())
     target.basis.start_from(source.basis)
+    for layer in target.hidden if isinstance(target, DeepModel) else ():
+        assert isinstance(layer, Layer)
+        scales = [kernel for kernel in layer.basis.kernels().values() if isinstance(kernel, Scale)]
+        for kernel in scales:
+            kernel.variance.set_(HIDDEN_VARIANCE)
+        if scales:
+            layer.basis.q.shrink(1 / Architecture.hidden_root)

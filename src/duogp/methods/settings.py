@@ -191,7 +191,10 @@ class Settings(CheckedSettings):
         0.01  #: nats a row that more steps must gain; 0: take all steps
     )
     batch_size: int = 1024
-    learning_rate: float | None = None  #: of Adam; in closed form it takes the place of L-BFGS
+    optimizer: Literal["auto", "adam", "lbfgs"] = (
+        "auto"  #: L-BFGS in closed form, unless Adam's rate is given
+    )
+    learning_rate: float | None = None  #: of Adam
     natural_rate: float | None = None  #: of natural gradients on q(u): 0.1; 0.02 without log-concavity
     mean_rule: Literal["adam", "exact", "diagonal", "joint"] = "adam"  #: of γ, beside natural gradients
     schedule: Any = None  #: "constant", "multistep", "cosine", "plateau" or a function of the fraction done

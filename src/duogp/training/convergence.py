@@ -15,8 +15,10 @@ FEWEST_STEPS = 30
 CUT, CUTS = 0.2, 2
 #: Steps of minibatches that are averaged before they are looked at, at least; whole epochs in any case.
 LOOK_STEPS = 25
-#: Looks at one rate before it may be cut; later rates have little left to do.
-FEWEST_LOOKS, FEWEST_LATER = 12, 6
+#: Looks at one rate before it may be cut.
+FEWEST_LOOKS = 12
+#: Share of the tolerance that a quarter of the steps must gain on the quarter before.
+QUARTER = 0.2
 #: Shares of all steps after which rates are cut in any case, so that none ends at a high rate.
 LAST_SHARES = 0.7, 0.85
 
@@ -51,8 +53,8 @@ class Rest:
 class Plateau:
     """A learning rate that is cut when the losses of minibatches rest, and an end after the last cut.
 
-    A rate rests when the mean loss of the last quarter of its steps is less than half the tolerance below
-    that of the quarter before. Replicates share rates: the one that gains most decides.
+    A rate rests when the mean loss of the last quarter of its steps is less than a fifth of the tolerance
+    below that of the quarter before. Replicates share rates: the one that gains most decides.
     """
 
     def __init__(self, tolerance: float) -> None:
@@ -79,10 +81,10 @@ class Plateau:
 
     def _rests(self) -> bool:
         count = len(self._looks)
-        if count < (FEWEST_LATER if self.cuts else FEWEST_LOOKS):
+        if count < FEWEST_LOOKS:
             return False
         quarter = count // 4
         last, before = self._looks[-quarter:], self._looks[-2 * quarter : -quarter]
         columns = zip(zip(*before, strict=True), zip(*last, strict=True), strict=True)
         gains = [(sum(old) - sum(new)) / quarter for old, new in columns]
-        return not any(gain >= 0.5 * self.tolerance for gain in gains)
+        return not any(gain >= QUARTER * self.tolerance for gain in gains)

@@ -1,0 +1,193 @@
+"""When training ends: L-BFGS at a point of rest, minibatches after rates that rest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import duogp
+from duogp.training.convergence import CUT, CUTS, FEWEST_LOOKS, FEWEST_STEPS, Plateau, Rest
+from duogp.training.lbfgs import LBFGS
+
+
+def table(n: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2))
+    return X, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=n)
+
+
+# -- L-BFGS ----------------------------------------------------------------------------------------------
+
+
+def rosenbrock(x: torch.Tensor) -> torch.Tensor:
+    """Of every row, [R, d] → [R]: a curved valley with its floor at 1."""
+    return ((1 - x[:, :-1]) ** 2 + 100 * (x[:, 1:] - x[:, :-1] ** 2) ** 2).sum(-1)
+
+
+def minimised(start: torch.Tensor, steps: int, loss=rosenbrock, *, fail_at=()) -> torch.Tensor:
+    p = start.clone().requires_grad_()
+    optimiser = LBFGS([p], len(start))
+    for step in range(steps):
+        optimiser.place()
+        p.grad = None
+        value = loss(p)
+        value.sum().backward()
+        failed = torch.full((len(start),), step in fail_at)
+        optimiser.advance(value.detach(), failed)
+    return p.detach()
+
+
+def test_lbfgs_finds_the_floor_of_a_curved_valley():
+    start = torch.tensor([[-1.2, 1.0, 0.3]], dtype=torch.float64)
+    torch.testing.assert_close(minimised(start, 120), torch.ones_like(start), atol=1e-5, rtol=0)
+
+
+def test_replicates_do_not_see_each_other():
+    starts = torch.tensor([[-1.2, 1.0], [0.5, -0.5], [3.0, 3.0]], dtype=torch.float64)
+    together = minimised(starts, 25)
+    for r in range(3):
+        torch.testing.assert_close(together[r], minimised(starts[r : r + 1], 25)[0], rtol=1e-8, atol=1e-8)
+
+
+def test_a_failed_evaluation_is_a_step_too_far():
+    start = torch.tensor([[-1.2, 1.0]], dtype=torch.float64)
+    found = minimised(start, 140, fail_at=(3, 4, 9))
+    torch.testing.assert_close(found, torch.ones_like(start), atol=1e-4, rtol=0)
+
+
+def test_parameters_are_left_at_the_best_point():
+    p = torch.tensor([[2.0]], dtype=torch.float64, requires_grad=True)
+    optimiser = LBFGS([p], 1)
+    seen = []
+    for _ in range(30):
+        optimiser.place()
+        p.grad = None
+        loss = (p**4).sum(-1)
+        loss.sum().backward()
+        seen.append(float(optimiser.advance(loss.detach(), torch.tensor([False]))))
+        assert float((p**4).sum()) == pytest.approx(seen[-1])
+    assert seen == sorted(seen, reverse=True)
+
+
+def test_a_frozen_replicate_stays():
+    p = torch.tensor([[-1.2, 1.0], [0.5, -0.5]], dtype=torch.float64, requires_grad=True)
+    optimiser = LBFGS([p], 2)
+    for step in range(20):
+        if step == 10:
+            optimiser.frozen = torch.tensor([True, False])
+            before = p.detach().clone()
+        optimiser.place()
+        p.grad = None
+        loss = rosenbrock(p)
+        loss.sum().backward()
+        optimiser.advance(loss.detach(), torch.tensor([False, False]))
+    assert torch.equal(p[0], before[0]) and not torch.equal(p[1], before[1])
+
+
+# -- rest ------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_rests_when_its_last_half_gained_too_little():
+    rest = Rest(0.01, 2)
+    for step in range(1, 401):
+        rest.update(step, [1.0 / step, 0.0 if step > 5 else 1.0])
+    assert rest.reached == [True, True]
+    assert rest.at[1] == FEWEST_STEPS
+    # 1 / k: what the last half gained is what is left
+    assert rest.at[0] is not None and 1.0 / rest.at[0] == pytest.approx(0.01, rel=0.05)
+
+
+def test_nan_is_not_rest():
+    rest = Rest(0.01, 1)
+    for step in range(1, 100):
+        rest.update(step, [float("nan")])
+    assert rest.reached == [False]
+
+
+def test_a_plateau_cuts_its_rate_and_ends_after_the_last_cut():
+    plateau, factors = Plateau(0.01), []
+    while not plateau.ended:
+        plateau.update([1.0, 2.0], 0.0)
+        factors.append(plateau.factor)
+    assert sorted(set(factors), reverse=True) == pytest.approx([CUT**i for i in range(CUTS + 1)])
+    assert factors[: FEWEST_LOOKS - 1] == [1.0] * (FEWEST_LOOKS - 1)
+    assert not plateau.hurried
+
+
+def test_a_replicate_that_still_gains_keeps_the_rate():
+    plateau = Plateau(0.01)
+    for look in range(100):
+        plateau.update([1.0, -0.1 * look], 0.0)
+    assert plateau.cuts == 0
+    plateau.update([1.0, -20.0], 0.9)  # no time is left
+    assert plateau.cuts == 1 and plateau.hurried
+
+
+# -- fits ------------------------------------------------------------------------------------------------
+
+
+def test_the_closed_form_stops_by_itself_and_says_so():
+    X, y = table()
+    gp = duogp.fit(X, y, "svgp", num_inducing=30)
+    assert gp.history.converged is True
+    assert any("the bound no longer improved" in note for note in gp.history.notes)
+    longer = duogp.fit(X, y, "svgp", num_inducing=30, tolerance=0, steps=10 * gp.history[-1].epoch)
+    assert gp.history[-1].loss - longer.history[-1].loss < 0.02
+    assert longer.history.converged is None
+
+
+def test_too_few_steps_are_no_convergence():
+    X, y = table()
+    gp = duogp.fit(X, y, "svgp", num_inducing=30, steps=5)
+    assert gp.history.converged is False and gp.history[-1].epoch == 5
+    assert any(note.startswith("not converged") for note in gp.history.notes)
+
+
+def test_out_of_time_is_no_convergence():
+    X, y = table()
+    gp = duogp.fit(X, y, "svgp", num_inducing=30, time_budget=1e-6)
+    assert gp.history.converged is False
+    assert any("the time was up" in note for note in gp.history.notes)
+
+
+def test_a_rate_asks_for_adam():
+    X, y = table()
+    gp = duogp.fit(X, y, "svgp", num_inducing=10, learning_rate=0.1, steps=12)
+    assert gp.history.converged is None
+    assert gp.history.series("learning_rate")[0] == pytest.approx(0.1)
+
+
+def test_the_exact_gp_converges_to_a_stationary_point():
+    X, y = table()
+    gp = duogp.fit(X, y, "exact", tolerance=1e-6)
+    assert gp.history.converged is True
+    again = duogp.fit(X, y, "exact", tolerance=0, steps=200)
+    assert gp.history[-1].loss == pytest.approx(again.history[-1].loss, abs=1e-4)
+
+
+def test_replicates_end_where_they_would_end_alone():
+    X, y = table(80)
+    rows = [np.arange(50), np.arange(30, 80)]
+    pair = duogp.fit_replicates(X, y, rows, "sgpr", num_inducing=15, random_states=[0, 0])
+    for gp, own in zip(pair, rows, strict=True):
+        alone = duogp.fit(X[own], y[own], "sgpr", num_inducing=15)
+        assert gp.history.converged == alone.history.converged
+        assert gp.history[-1].epoch == alone.history[-1].epoch
+        np.testing.assert_allclose(gp.predict(X).mean, alone.predict(X).mean, atol=1e-3)
+
+
+def test_minibatches_stop_when_their_loss_rests():
+    X, y = table()
+    gp = duogp.fit(X, y, "ppgpr", num_inducing=10)
+    assert gp.history.converged is not None
+    rates = gp.history.series("learning_rate")
+    assert rates[-1] == pytest.approx(0.03 * CUT**CUTS)
+    assert any("closed-form steps of the coupled basis" in note for note in gp.history.notes)
+
+
+def test_convergence_is_saved(tmp_path):
+    X, y = table()
+    gp = duogp.fit(X, y, "svgp", num_inducing=5, steps=3)
+    gp.save(tmp_path / "gp")
+    assert duogp.load(tmp_path / "gp").history.converged is False
