@@ -47,7 +47,7 @@ Array = NDArray[np.float64]
 #: Rows up to which every row is left out in its turn.
 SMALL = 2000
 #: Rows up to which the exact GP is a candidate, by device.
-EXACT = {"cpu": 1200, "cuda": 8000}
+EXACT = {"cpu": 1000, "cuda": 8000}
 #: Inducing points of closed forms and of predictive methods, by device; fewer for several latent functions.
 POINTS = {"cpu": 300, "cuda": 3000}
 CLASS_POINTS = 100
@@ -241,6 +241,7 @@ class _Race:
             train(model, builder.closed_form(model, sample=SAMPLE_ROWS), sampled)
         elif plan.method.recipe.points_are_rows and builder.n >= 2 * EXACT_SAMPLE:
             self._start_on_sample(builder, model, SAMPLE_SHARE * seconds)
+            plan = replace(plan, training=replace(plan.training, fewest_steps=10, check_every=5))
         seconds = max(seconds - (time.perf_counter() - begun), 0.1)
         training = replace(plan.training, seconds=seconds)
         (history,) = train(model, builder.problem(model), training, None, self.callbacks)

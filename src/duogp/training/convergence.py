@@ -26,8 +26,8 @@ LAST_SHARES = 0.7, 0.85
 class Rest:
     """Which replicates' deterministic losses are at rest: the last half of the steps gained too little."""
 
-    def __init__(self, tolerance: float, replicates: int) -> None:
-        self.tolerance = tolerance
+    def __init__(self, tolerance: float, replicates: int, fewest: int = FEWEST_STEPS) -> None:
+        self.tolerance, self.fewest = tolerance, fewest
         self.reached = [False] * replicates
         self.at: list[int | None] = [None] * replicates  # the step of it
         self._seen: list[tuple[int, list[float]]] = []
@@ -36,7 +36,7 @@ class Rest:
         """Take in the losses [R] after so many steps."""
         self._seen.append((step, list(losses)))
         before = [seen for at, seen in self._seen if at <= step // 2]
-        if step < FEWEST_STEPS or not before:
+        if step < self.fewest or not before:
             return
         for r, loss in enumerate(losses):
             if not self.reached[r] and before[-1][r] - loss < self.tolerance:  # not for NaN

@@ -16,7 +16,7 @@ from duogp.inference.natural import NaturalGradient
 from duogp.models.model import Batch, Model
 from duogp.numerics.factorisation import MAX_JITTER
 from duogp.training.backends import Backend, Optimiser, make_backend
-from duogp.training.convergence import LOOK_STEPS, Plateau, Rest
+from duogp.training.convergence import FEWEST_STEPS, LOOK_STEPS, Plateau, Rest
 from duogp.training.guard import Guard
 from duogp.training.history import History, Record
 from duogp.training.problems import ClosedForm, Problem
@@ -43,6 +43,7 @@ class TrainingPlan:
     steps: int | None = None  # optimiser steps in all; None: whole epochs
     seconds: float | None = None  # after which training ends; the schedule then follows the clock
     optimiser: Optimiser = "adam"  # "lbfgs": for losses of all rows
+    fewest_steps: int = FEWEST_STEPS  # before a loss may be called at rest; fewer after a good start
     tolerance: float = 0.0  # nats a row: what more steps must gain; 0: all steps are taken
     backend: Backend = "auto"
     verbose: bool = False
@@ -151,7 +152,9 @@ class _Run:
         # Adam on minibatches rests at a rate, L-BFGS at a point; a given schedule takes all its steps.
         asked = plan.tolerance > 0
         self.plateau = Plateau(plan.tolerance) if asked and plan.schedule is plateau else None
-        self.rest = Rest(plan.tolerance, model.replicates) if plan.optimiser == "lbfgs" else None
+        self.rest: Rest | None = None
+        if plan.optimiser == "lbfgs":
+            self.rest = Rest(plan.tolerance, model.replicates, plan.fewest_steps)
         self.unlooked = torch.zeros_like(model.num_data), 0  # sum of losses for the plateau, and their number
         self.step = 0
         self.exhausted = self.out_of_time = False
