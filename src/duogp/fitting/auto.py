@@ -51,6 +51,8 @@ EXACT = {"cpu": 1000, "cuda": 8000}
 #: Inducing points of closed forms and of predictive methods, by device; fewer for several latent functions.
 POINTS = {"cpu": 300, "cuda": 3000}
 CLASS_POINTS = 100
+#: Most steps on a collapsed bound: functions without noise improve for ever, and by little.
+CLOSED_STEPS = 300
 #: More points than these are rows, not centres of k-means.
 MOST_CENTRES = 1000
 #: Seconds unless told otherwise, which only large tables need: steps and trees end by themselves.
@@ -181,6 +183,7 @@ class _Race:
         seconds = settings.time_budget or SECONDS
         self.clock = Clock(seconds)
         self.notes: list[str] = []
+        self.pace = 0.0  # seconds of a minibatch step
         self.means: list[Any] = [settings.mean] if "mean" in given else ["trees", "constant"]
         if data.validation_rows is None:
             self.num_held = 0 if self.small else min(round(HELD_OUT * n), MOST_HELD_OUT)
@@ -191,6 +194,8 @@ class _Race:
         self.predictive: tuple[str, ...] = PREDICTIVE if settings.solver == "auto" else ()
         # The clock is kept here; every training ends by itself or when its share of the time is over.
         own: dict[str, Any] = {"early_stopping": False, "refit": False, "time_budget": None}
+        if self.gaussian and settings.steps is None and settings.epochs is None:
+            own["epochs"] = CLOSED_STEPS
         if data.validation_rows is None:
             own["validation_fraction"] = self.num_held / n
         if settings.num_inducing is None and not exact:
@@ -237,13 +242,13 @@ class _Race:
         model = builder.model()
         begun = time.perf_counter()
         if plan.sample_start is not None:
-            sampled = replace(plan.sample_start, seconds=SAMPLE_SHARE * seconds)
+            sampled = replace(plan.sample_start, seconds=SAMPLE_SHARE * seconds, follows_clock=False)
             train(model, builder.closed_form(model, sample=SAMPLE_ROWS), sampled)
         elif plan.method.recipe.points_are_rows and builder.n >= 2 * EXACT_SAMPLE:
             self._start_on_sample(builder, model, SAMPLE_SHARE * seconds)
             plan = replace(plan, training=replace(plan.training, fewest_steps=10, check_every=5))
         seconds = max(seconds - (time.perf_counter() - begun), 0.1)
-        training = replace(plan.training, seconds=seconds)
+        training = replace(plan.training, seconds=seconds, follows_clock=False)
         (history,) = train(model, builder.problem(model), training, None, self.callbacks)
         self._note(name, history)
         if self.small:
@@ -266,9 +271,9 @@ class _Race:
 
     def _start_on_sample(self, builder: Builder, model: Model, seconds: float) -> None:
         """Kernel, noise and mean of an exact GP from one on some of the rows, whose steps cost a fraction."""
-        data, plan = self.data, builder.plan
+        data, whole = self.data, builder.plan
         learned = builder.table.learned
-        chosen = np.random.default_rng(data.seeds[0]).permutation(plan.train[0])[:EXACT_SAMPLE]
+        chosen = np.random.default_rng(data.seeds[0]).permutation(whole.train[0])[:EXACT_SAMPLE]
         part = replace(
             data,
             rows=[np.sort(chosen)],
@@ -276,9 +281,14 @@ class _Race:
             offsets=None if learned is None else learned[0].double().cpu().numpy(),
             cross_fits={},
         )
-        small = Builder(part, make_plan(part, plan.method, plan.settings, columns=plan.columns, split=False))
+        own = make_plan(part, whole.method, whole.settings, columns=whole.columns, split=False)
+        small = Builder(part, own)
         start = small.model()
-        train(start, small.problem(start), replace(small.plan.training, seconds=seconds, tolerance=0.01))
+        train(
+            start,
+            small.problem(start),
+            replace(small.plan.training, seconds=seconds, follows_clock=False, tolerance=0.01),
+        )
         start_from(start, model)
 
     def _moments(self, gp: GP, plan: Plan) -> tuple[Array, Array]:
@@ -342,7 +352,6 @@ class _Race:
         per_epoch = max(1, -(-builder.n // settings.batch_size))
         plan = replace(
             builder.plan.training,
-            epochs=1,
             steps=steps,
             learning_rate=settings.learning_rate or RATE,
             schedule=make_schedule(settings.schedule or schedule),
@@ -350,8 +359,13 @@ class _Race:
             patience=settings.patience or PATIENCE,
             restore_best=True,
             seconds=max(seconds, 1e-3),
+            follows_clock=self.pace * steps > seconds,  # where time is too short for all steps
         )
+        begun = time.perf_counter()
         (history,) = train(model, builder.problem(model), plan, watched, self.callbacks)
+        self.pace = (time.perf_counter() - begun) / max(
+            1, history[-1].epoch * per_epoch if len(history) else 1
+        )
         return history
 
     # -- likelihoods without a closed form -------------------------------------------------------------------
@@ -367,7 +381,7 @@ class _Race:
                 allowed /= 2
             builder = Builder(self.data, plan)
             model = builder.model()
-            training = replace(plan.training, seconds=allowed)
+            training = replace(plan.training, seconds=allowed, follows_clock=False)
             (history,) = train(model, builder.problem(model), training, None, self.callbacks)
             name = label("svgp", mean)
             self._note(name, history)
@@ -419,7 +433,7 @@ class _Race:
         settings = plan.settings.but(validation_fraction=0.0)
         inner = Builder(own, make_plan(own, METHODS["svgp"], settings, columns=plan.columns, split=False))
         model = inner.model()
-        train(model, inner.problem(model), replace(inner.plan.training, seconds=seconds))
+        train(model, inner.problem(model), replace(inner.plan.training, seconds=seconds, follows_clock=False))
         out: list[Array] = []
         model.eval()
         with torch.no_grad():

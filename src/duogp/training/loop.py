@@ -41,7 +41,8 @@ class TrainingPlan:
     mean_rule: str = "adam"  # of means that no covariance belongs to, beside natural gradients
     weight_decay: float = 0.0  # of the weights of networks
     steps: int | None = None  # optimiser steps in all; None: whole epochs
-    seconds: float | None = None  # after which training ends; the schedule then follows the clock
+    seconds: float | None = None  # after which training ends; the schedule then follows the clock, unless
+    follows_clock: bool = True  # is off: then the clock changes nothing until it ends the training
     optimiser: Optimiser = "adam"  # "lbfgs": for losses of all rows
     fewest_steps: int = FEWEST_STEPS  # before a loss may be called at rest; fewer after a good start
     tolerance: float = 0.0  # nats a row: what more steps must gain; 0: all steps are taken
@@ -166,7 +167,9 @@ class _Run:
     def done(self) -> float:
         """The share of the training that is over: of its steps, or of its time."""
         share = self.step / self.total_steps
-        return share if self.plan.seconds is None else max(share, self.seconds() / self.plan.seconds)
+        if self.plan.seconds is None or not self.plan.follows_clock:
+            return share
+        return max(share, self.seconds() / self.plan.seconds)
 
     def epoch(self, epoch: int, callbacks: Sequence[Callback], bar: Progress) -> bool:
         """One pass over the rows, its evaluation and its records; True where training ends with it."""
@@ -237,7 +240,8 @@ class _Run:
             self.unchecked += loss
             self.step += 1
             last = self.step == self.total_steps
-            self.out_of_time = self.plan.seconds is not None and self.done() >= 1 and not last
+            seconds = self.plan.seconds
+            self.out_of_time = seconds is not None and self.seconds() >= seconds and not last
             if (self.step % self.check_every == 0 or last or self.out_of_time) and not self._check():
                 total = torch.full_like(total, torch.nan)
             if self.exhausted or self.out_of_time:
