@@ -78,7 +78,8 @@ def measured(task: tuple[str, str, int]) -> dict[str, Any]:
     gp, default = fit()
     more: dict[str, Any] = {"tolerance": 0.0, "steps": TIMES * default["steps"]}
     if gp.history.solver != "closed-form":
-        more |= {"schedule": "multistep"}
+        more |= {"schedule": "multistep", "learning_rate": gp.history[0].learning_rate}
+        more["warm_start"] = default["start"]  # given steps would go without
     if gp.history.best_epoch is not None:
         more["patience"] = 10**6
     _, longer = fit(**more)

@@ -23,10 +23,10 @@ MEMORY = 40
 DECREASE, CURVATURE = 1e-4, 0.9
 #: Evaluations in one direction before it is given up.
 MOST_TRIALS = 12
-#: Length of a move down the gradient: no raw parameter goes further.
-FIRST_MOVE = 0.3
-#: Furthest that a raw parameter goes in one step; kernels change by factors, not by orders of magnitude.
-LONGEST_MOVE = 3.0
+#: Furthest that a raw parameter x goes in one step, in units of max(1, x): softplus makes that a factor of
+#: what stands behind it. Longer steps throw the noise to its floor, where nothing pulls it back (exact GP on
+#: 200 rows of Friedman's function: loss 0.26 with 0.5 and 1, 0.07 with 0.25 and 0.12).
+LONGEST_MOVE = 0.25
 
 
 class LBFGS:
@@ -118,11 +118,10 @@ class LBFGS:
         self.trials = torch.where(new, zero, self.trials)
 
     def _first_length(self) -> Tensor:
-        """1 with a memory; without, so that nothing goes further than it should at first."""
-        furthest = self.direction.abs().amax(-1).clamp_min(1e-300)
-        plain = ~self.known.any(-1)
-        most = torch.where(plain, FIRST_MOVE, LONGEST_MOVE) / furthest
-        return torch.where(plain, most, most.clamp_max(1.0))
+        """1, or so that nothing goes too far; without a memory, as far as that."""
+        furthest = (self.direction.abs() / self.x.clamp_min(1.0)).amax(-1).clamp_min(1e-300)
+        most = LONGEST_MOVE / furthest
+        return torch.where(self.known.any(-1), most.clamp_max(1.0), most)
 
     def _remember(self, which: Tensor, step: Tensor, change: Tensor) -> None:
         """The newest pair comes last; one without curvature is not worth it."""
