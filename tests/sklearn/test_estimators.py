@@ -381,7 +381,8 @@ def test_auto_hands_everything_on(table, monkeypatch):
     model.fit(X, y, sample_weight=np.arange(60) + 1)
     assert model.reasons_ == ["svgp: it won"] and model.method_ == "svgp"
     assert seen.pop("sample_weight").shape == (60,)
-    assert seen == {"validation": None, "noise": None, "time_budget": 7, "num_inducing": 5, "random_state": 3}
+    assert 0.7 <= seen.pop("time_budget") <= 7  # less what it took to read the rows
+    assert seen == {"validation": None, "noise": None, "num_inducing": 5, "random_state": 3}
 
 
 def test_validation_rows_of_the_users(table):

@@ -30,6 +30,8 @@ from duogp.cli.scores import metric_pairs, metrics_of, score_rows
 from duogp.errors import DataWarning
 from duogp.tables.frames import some
 
+#: Rows over which noise that varies is averaged.
+NOISE_ROWS = 1024
 #: Training has at least so many seconds of a budget.
 LEAST_SECONDS = 1.0
 
@@ -141,7 +143,6 @@ def fit(
     schema = replace(
         estimator.schema_, target=goal, weights=weights, dropped=asked | dict(estimator.schema_.dropped)
     )
-    X = schema.encode(train_rows).matrix
     report_losses(schema, table)
     gp = estimator.gp_
     report = {
@@ -154,7 +155,7 @@ def fit(
         "method": estimator.method_,
         "reasons": list(estimator.reasons_),
         "likelihood": type(gp.model.likelihood).__name__ if hasattr(gp, "model") else None,
-        "noise_std": noise_std(gp, X),
+        "noise_std": noise_std(gp, schema.encode(train_rows.slice(0, NOISE_ROWS)).matrix),
         "relevance": relevance(gp, schema),
         "validation_nll": estimator.history_.validation_nll,
         "notes": [text for text in estimator.history_.notes if text not in estimator.reasons_],
@@ -164,10 +165,10 @@ def fit(
     }
     report["seconds"] = time.perf_counter() - start
     save_model(estimator, schema, report, folder)
-    values = len(np.unique(y))
-    if values == 1:
+    few = gp.classes is None and np.isin(y, (y.min(), y.max())).all()
+    if few and y.min() == y.max():
         note(f"{target!r} is the same in every row: there is nothing to learn")
-    if gp.classes is None and values == 2:
+    elif few:
         note(f"{target!r} has two values only; --classify would predict their probabilities")
     show(report, as_json, quiet, print_report)
 
@@ -258,7 +259,7 @@ def noise_std(gp: Any, X: NDArray) -> float | None:
     """Standard deviation of the noise in the units of the target; where it varies, over the first rows."""
     if gp.classes is not None:
         return None
-    return float(np.sqrt(np.mean(gp.predict(X[:1024]).noise)))
+    return float(np.sqrt(np.mean(gp.predict(X).noise)))
 
 
 def print_report(report: dict[str, Any]) -> None:

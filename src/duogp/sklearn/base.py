@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple, Self
 
@@ -23,7 +24,7 @@ from duogp.posterior.gp import GP
 from duogp.posterior.prediction import Prediction
 from duogp.saveable import Saveable
 from duogp.sklearn.conformal import Calibration, hold_out
-from duogp.sklearn.fit_keywords import fit_keywords, misplaced, naming_settings, seed_of
+from duogp.sklearn.fit_keywords import fit_keywords, misplaced, naming_settings, seed_of, time_left
 from duogp.sklearn.frames import (
     all_numbers,
     arrow_table,
@@ -144,6 +145,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, *, validation: tuple[Any, Any] | None, noise: Any = None
     ) -> Self:
+        begun = time.perf_counter()
         seed = seed_of(self.random_state)
         settings = self._fit_settings(seed)
         share = self.calibration_fraction
@@ -161,8 +163,10 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         rows = joined if len(joined.X) > 1 else rows.take(train)  # one row has no scale
         if validation is not None:
             validation = self._read_validation(validation)
+        if "time_budget" in settings:  # of the whole fit; the error for a wrong one is that of `duogp.fit`
+            settings["time_budget"] = time_left(settings["time_budget"], time.perf_counter() - begun)
         given = {"validation": validation, "noise": rows.noise, "sample_weight": rows.weight, **settings}
-        with overall("fitting", self.time_budget, bool(self.verbose)):
+        with overall("fitting", settings.get("time_budget"), bool(self.verbose)):
             gp = fit(rows.X, rows.y, self.method, **given)
         reasons = list(gp.history.notes) if self._is_auto() else ["asked for by method="]
         require_finite(gp, rows)
