@@ -44,6 +44,7 @@ from duogp.sklearn.training_rows import (
     read_inputs,
     read_weights,
     require_finite,
+    require_rows,
     within_reach,
 )
 from duogp.tables.frames import as_arrow
@@ -219,6 +220,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
             return matrix, self._read_target(y, len(matrix))
         table = arrow_table(X)
         validate_data(self, X, reset=True, skip_check_array=True)
+        require_rows(table.num_rows)
         target = self._read_target(y, table.num_rows)
         levels = self._level_target(target)
         try:
@@ -234,7 +236,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
                 raise
             return as_matrix(X, "X"), target  # numbers, all of them constant
         self.schema_, self._table_names = schema, list(table.column_names)
-        if is_plain(schema):
+        if is_plain(schema, table):
             return as_matrix(X, "X"), target
         return schema.encode_training(table, levels).matrix, target
 

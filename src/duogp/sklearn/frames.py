@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from duogp.data.validation import is_missing
 from duogp.errors import DataWarning
-from duogp.tables.columns import Boolean, Number
+from duogp.tables.arrow import arrow
 from duogp.tables.frames import as_arrow, some
 from duogp.tables.schema import Schema
 from duogp.tables.values import kind_of
@@ -40,6 +40,8 @@ def collected(X: Any) -> Any:
 def arrow_table(X: Any, names: Sequence[str] | None = None) -> Any:
     """A frame as an arrow table whose columns have different names, or the given ones."""
     table = as_arrow(X)
+    if not table.num_columns:
+        raise ValueError(f"X: found 0 feature(s) (shape={(len(X), 0)}) while a minimum of 1 is required.")
     return table.rename_columns(list(different(table.column_names) if names is None else names))
 
 
@@ -99,10 +101,8 @@ def all_numbers(table: Any) -> bool:
     return all(kind_of(c.type) in ("number", "boolean") and not c.null_count for c in table.columns)
 
 
-def is_plain(schema: Schema) -> bool:
-    """Whether every column is a number without gaps, encoded as itself."""
-    plain = all(
-        isinstance(c, Number) and not isinstance(c, Boolean) and c.decimal is None and not c.indicator
-        for c in schema.columns
-    )
-    return plain and not schema.dropped
+def is_plain(schema: Schema, table: Any) -> bool:
+    """Whether every column of a table is a number without gaps, encoded as itself."""
+    types = arrow().types
+    numbers = all(types.is_integer(c.type) or types.is_floating(c.type) for c in table.columns)
+    return numbers and not schema.dropped and schema.names == list(table.column_names)

@@ -70,6 +70,14 @@ def dense(X: Any) -> Any:
     return X.to_dense() if in_torch else X.toarray()
 
 
+def from_arrow(y: Any) -> Any:
+    """Targets of an arrow column as an array, whatever their type; anything else as it is."""
+    if not hasattr(y, "to_pylist") or hasattr(y, "column_names"):
+        return y
+    values = getattr(y, "combine_chunks", lambda: y)()
+    return values.to_numpy(zero_copy_only=False)
+
+
 def read_weights(sample_weight: Any, n: int) -> NDArray[np.float64] | None:
     if sample_weight is None:
         return None
@@ -77,6 +85,13 @@ def read_weights(sample_weight: Any, n: int) -> NDArray[np.float64] | None:
     if not weight.any():
         raise ValueError("sample_weight must not be zero for every row")
     return weight
+
+
+def require_rows(n: int) -> None:
+    """An error where there are too few rows to fit to."""
+    if n < 2:
+        found = {0: "no samples (it is empty)", 1: "1 sample"}[n]
+        raise ValueError(f"X: found {found}; at least 2 rows are required")
 
 
 def require_moderate(y: NDArray, name: str = "y") -> NDArray:

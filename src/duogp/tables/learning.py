@@ -190,10 +190,11 @@ def _category(name: str, values: Any, reading: Reading, target: Floats | None) -
     if not many or not column.rare:
         return column
     rows = {level: count for count, level in counted}
-    column = replace(column, counts=tuple(rows[level] for level in column.levels + column.rare))
+    counts = tuple(rows[level] for level in column.levels + column.rare)
+    column = replace(column, counts=counts if len(set(counts)) > 1 else ())
     if target is None:
         return column
-    effects = level_means(column.places(values), target, len(column.counts))
+    effects = level_means(column.places(values), target, len(counts))
     return replace(column, effects=tuple(effects.tolist()))
 
 
