@@ -30,6 +30,7 @@ from duogp.cli.scores import metric_pairs, metrics_of, score_rows
 from duogp.errors import DataWarning
 from duogp.tables.frames import some
 
+AS_ASKED = "as asked"
 #: Rows over which noise that varies is averaged.
 NOISE_ROWS = 1024
 #: Training has at least so many seconds of a budget.
@@ -125,7 +126,10 @@ def fit(
         report_rows_without_target(goal, table, without, strict)
     train, test = split(len(y), test_fraction, seed)
     train_rows = rows.take(train) if len(test) else rows
-    inputs = [name for name in table.column_names if name not in (target, weights, *dropped)]
+    unused = dict.fromkeys(dropped, AS_ASKED) | {
+        name: "it has no name" for name in table.column_names if not name.strip()
+    }
+    inputs = [name for name in table.column_names if name not in (target, weights, *unused)]
     parameters |= {
         "missing": missing,
         "categorical_features": categories or None,
@@ -134,15 +138,15 @@ def fit(
     if time_budget is not None and time_budget > 0:  # of the whole command
         parameters["time_budget"] = max(LEAST_SECONDS, time_budget - (time.perf_counter() - start))
     estimator = make_estimator(goal.is_class, parameters, settings)
+    if not inputs:
+        raise NothingUsableError("there is no column to predict from")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "X: ", DataWarning)  # reported below, with lines
         estimator.fit(train_rows.select(inputs), y[train], sample_weight=roles.row_weights(train_rows))
     if estimator.schema_ is None:
         raise NothingUsableError("there is no column to predict from: every one is the same in every row")
-    asked = dict.fromkeys(dropped, "as asked")
-    schema = replace(
-        estimator.schema_, target=goal, weights=weights, dropped=asked | dict(estimator.schema_.dropped)
-    )
+    unused |= estimator.schema_.dropped
+    schema = replace(estimator.schema_, target=goal, weights=weights, dropped=unused)
     report_losses(schema, table)
     gp = estimator.gp_
     report = {
@@ -187,7 +191,7 @@ def report_losses(schema: Any, table: Any) -> None:
     from duogp.tables.texts import unreadable
 
     for name, reason in schema.dropped.items():
-        if reason != "as asked":
+        if reason != AS_ASKED:
             note(f"column {name!r} is left out: {reason}")
     for column in schema.columns:
         if column.name not in schema.notes:

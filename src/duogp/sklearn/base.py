@@ -353,7 +353,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         X, schema = collected(X), getattr(self, "schema_", None)
         names = getattr(self, "feature_names_in_", None)
         if is_frame(X) and names is not None:
-            X = selected(X, names.tolist())
+            X = selected(X, names.tolist(), [] if schema is None else list(schema.dropped))
         if schema is None:
             return read_inputs(self, X, reset=False), None
         if self._by_name:  # a model that the command line fitted before frames were

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,10 @@ FRAMES = (("iloc", "columns"), ("get_columns", "to_arrow"), ("column_names", "sc
 
 
 def is_frame(X: Any) -> bool:
-    """Whether X is a pandas, polars or pyarrow table."""
-    return any(all(hasattr(X, name) for name in names) for names in FRAMES)
+    """Whether X is a pandas, polars or pyarrow table (without pyarrow, frames are read as arrays)."""
+    return find_spec("pyarrow") is not None and any(
+        all(hasattr(X, name) for name in names) for names in FRAMES
+    )
 
 
 def collected(X: Any) -> Any:
@@ -54,12 +57,21 @@ def different(names: Sequence[str]) -> list[str]:
     ]
 
 
-def selected(X: Any, names: Sequence[str]) -> Any:
-    """The columns of a fit, where a frame has these and others besides; otherwise the frame."""
+def selected(X: Any, names: Sequence[str], idle: Sequence[str] = ()) -> Any:
+    """The columns of a fit, where a frame has these and others besides; otherwise the frame.
+
+    ``idle``: columns that the fit left out; where the frame lacks some of them they are filled with nulls.
+    """
     there = list(getattr(X, "column_names", None) or X.columns)
-    if len(there) <= len(names) or not set(names) <= set(there) or len(set(there)) < len(there):
+    lacking = set(names) - set(there)
+    if len(set(there)) < len(there) or lacking - set(idle) or (not lacking and len(there) <= len(names)):
         return X
-    return X.select(list(names)) if hasattr(X, "select") else X[list(names)]
+    if not lacking:
+        return X.select(list(names)) if hasattr(X, "select") else X[list(names)]
+    table = as_arrow(X)
+    nothing = arrow().nulls(table.num_rows)
+    columns = [nothing if name in lacking else table.column(name) for name in names]
+    return arrow().Table.from_arrays(columns, list(names))
 
 
 def table_of_array(X: Any, names: Sequence[str]) -> Any:
