@@ -28,6 +28,7 @@ FARTHEST, FARTHEST_UNSCALED = 1e6, 1e60
 ENCODERS = (
     "give a frame (pandas, polars, pyarrow), whose text, categories, dates and gaps are read as they are"
 )
+GAPS = "give a frame (pandas, polars, pyarrow), which may have gaps"
 #: Most numbers of a sparse matrix that is made dense.
 MOST_DENSE = 500_000_000
 
@@ -52,6 +53,10 @@ def read_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1) -> ND
         if "argument must be" in str(error):  # an object that is neither text nor number
             raise
         raise UnsupportedDtypeError(f"{error}; {ENCODERS}") from error
+    except ValueError as error:
+        if "the first (nan)" not in str(error):
+            raise
+        raise ValueError(f"{error}; or {GAPS}") from error
     validate_data(estimator, X, reset=reset, skip_check_array=True)
     return matrix
 
