@@ -95,7 +95,7 @@ def test_infinity_is_refused_with_its_place(tmp_path):
     table[7]["x"] = "inf"
     path = tmp_path / "t.csv"
     path.write_text(csv_of(table))
-    assert "column 'x' holds inf in row 7" in mistaken("fit", path, "-t", "y", "-o", tmp_path / "n", *QUICK)
+    assert "column 'x' holds inf in line 9" in mistaken("fit", path, "-t", "y", "-o", tmp_path / "n", *QUICK)
 
 
 @pytest.mark.parametrize("format_", ["%d/%m/%Y", "%d.%m.%Y", "%m/%d/%Y"])

@@ -81,6 +81,8 @@ def test_a_model_of_the_first_version_is_still_read():
         (lambda i: f"{i} %", None, np.arange(60)),
         (lambda i: f"{i}.5 kg", None, np.arange(60) + 0.5),
         (lambda i: f"-1'{i:03d}", None, -1000.0 - np.arange(60)),
+        (lambda i: f"(1,{i:03d}.5)", None, -1000.5 - np.arange(60)),
+        (lambda i: f"0,{i:03d}", None, np.arange(60) / 1000),
         (lambda i: f"1,{i:03d}", ".", 1000 + np.arange(60)),
         (lambda i: f"1,{i:03d}", ",", 1 + np.arange(60) / 1000),
     ],
@@ -122,6 +124,11 @@ def test_unreadable_cells_are_gaps_that_are_named():
         ("%Y/%m/%d", None),
         ("%d.%m.%Y %H:%M", None),
         ("%d/%m/%Y %H:%M:%S", None),
+        ("%d.%m.%y", None),
+        ("%m/%d/%y", None),
+        ("%d %b %Y", None),
+        ("%b %d, %Y", None),
+        ("%m/%d/%Y %I:%M %p", None),
         ("%Y%m%d", "%Y%m%d"),
     ],
 )
@@ -143,3 +150,15 @@ def test_a_million_columns_are_refused():
     table = pa.Table.from_arrays([pa.array([1, 2])] * 60_000, [f"c{i}" for i in range(60_000)])
     with pytest.raises(ValueError, match="60,000 columns, and a model takes at most 50,000"):
         Schema.learn(table)
+
+
+def test_a_format_makes_dates_of_numbers():
+    numbers = [20240101 + i for i in range(28)] + [20240201 + i for i in range(28)]
+    table = pa.table({"day": numbers, "x": list(range(56))})
+    schema = round_trip(Schema.learn(table, date_format="%Y%m%d"))
+    assert [column.kind for column in schema.columns] == ["moment", "number"]
+    encoded = schema.encode(table).matrix[:, 0]
+    assert encoded[28] - encoded[0] == 31
+    as_text = table.set_column(0, "day", pa.array(map(str, numbers)))
+    np.testing.assert_array_equal(schema.encode(as_text).matrix[:, 0], encoded)
+    assert [column.kind for column in Schema.learn(table).columns] == ["number", "number"]

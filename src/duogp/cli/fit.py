@@ -88,6 +88,7 @@ def fit(
     import duogp.sklearn  # noqa: F401  # now, so that its seconds are not those of reading
     from duogp.tables import Schema, TargetColumn, TextForm, read_table
     from duogp.tables.schema import NothingUsableError, check_roles
+    from duogp.tables.values import require_finite
 
     folder, settings = Path(output), settings_of(set_)
     parameters: dict[str, Any] = {
@@ -116,6 +117,9 @@ def fit(
         raise ValueError(f"missing must be 'impute' or 'refuse', got {missing!r}")
     table = read_table(spooled(data), text=categories, form=form)
     check_roles(table, target, weights, dropped, categories)
+    for name in table.column_names:
+        if name.strip() and name not in dropped:
+            require_finite(table.column(name), name, "line", 2)
     is_class = classify or is_class_likelihood(likelihood)
     goal = TargetColumn.learn(target, table.column(target), is_class, decimal)
     roles = Schema((), goal, weights, missing)
