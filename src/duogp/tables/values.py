@@ -71,7 +71,8 @@ def require_finite(values: Any, name: str, place: str = "row", first: int = 0) -
         row = int(np.argmax(infinite))
         raise ValueError(
             f"column {name!r} holds {values[row].as_py()} in {place} {row + first} "
-            f"({int(infinite.sum())} such values): infinity is no measurement; write a number, or leave the cell empty"
+            f"({int(infinite.sum())} such values): infinity is no measurement; write a "
+            "number, or leave the cell empty"
         )
 
 
