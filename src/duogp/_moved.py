@@ -85,7 +85,7 @@ MOVED: dict[str, str | tuple[str, ...]] = {
     "estimators": "sklearn",
     "estimators.covariance": "sklearn.regressor",
     "estimators.parameters": "sklearn.fit_keywords",
-    "estimators.roots": "sklearn.root_finding",
+    "estimators.roots": "numerics.root_finding",
     "estimators.rows": "sklearn.training_rows",
     "estimators.storage": "io.estimators",
     "saving": "io",

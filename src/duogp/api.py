@@ -10,6 +10,7 @@ from duogp.fitting.table import fit_replicates, fit_table, is_auto, plan
 from duogp.methods.registry import METHODS, Method
 from duogp.online.table import fit_stream
 from duogp.posterior.gp import GP
+from duogp.posterior.stack import Stack
 from duogp.training import Callback
 
 __all__ = ["fit", "fit_replicates", "plan"]
@@ -38,7 +39,7 @@ def fit(
     sample_weight: Any = None,
     callbacks: Sequence[Callback] = (),
     **settings: Any,
-) -> GP: ...
+) -> GP | Stack: ...
 
 
 def fit(
@@ -51,8 +52,8 @@ def fit(
     sample_weight: Any = None,
     callbacks: Sequence[Callback] = (),
     **settings: Any,
-) -> GP | NeuralPredictor:
-    """Fit a method of the registry to a table, or ``"auto"``: the one that does best on validation rows.
+) -> GP | Stack | NeuralPredictor:
+    """Fit a method of the registry to a table, or ``"auto"``: a stack of the best ones.
 
     ``X`` [n, d], ``y`` [n] (or [n, outputs]): arrays, frames, lists; with a ``likelihood`` of classes
     ("classes", "bernoulli", "robust-max", "softmax") labels of any type. ``method``: a name, or a `Method` of

@@ -1,8 +1,6 @@
-"""``method="auto"``: the rule, the race, and what it says about itself."""
+"""``method="auto"``: candidates, the stack that they end in, and what it says about itself."""
 
 from __future__ import annotations
-
-import time
 
 import numpy as np
 import pytest
@@ -12,6 +10,11 @@ from duogp.fitting import auto
 from duogp.fitting.dataset import Dataset
 from duogp.kernels import RBF
 from duogp.methods.settings import Settings
+from duogp.posterior.gp import GP
+from duogp.posterior.stack import MixturePrediction, Stack
+
+#: Far more than these fits take, so that the clock decides nothing.
+LONG = {"time_budget": 600.0}
 
 
 def table(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -20,101 +23,195 @@ def table(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return X, np.sin(3 * X[:, 0]) + 0.3 * X[:, 1] + 0.1 * rng.standard_normal(n)
 
 
-@pytest.mark.parametrize("n", [5, 100, 300, 1999])
-def test_small_tables_are_answered_at_once(n):
-    X, y = table(n)
-    start = time.process_time()
-    gp = duogp.fit(X, y, "auto")
-    assert time.process_time() - start < 10  # two seconds on a free machine; this is no benchmark
-    assert gp.method.name == "sgpr" and f"{n} rows are few" in gp.history.notes[0]
-    assert gp.predict(X).metrics(y)["rmse"] < 0.5
-
-
-@pytest.mark.parametrize(
-    ("given", "method"),
-    [
-        ({}, "sgpr"),
-        ({"likelihood": "poisson"}, "svgp"),
-        ({"solver": "natural"}, "svgp"),
-        ({"solver": "stochastic"}, "svgp"),
-        ({"beta2": 0.1}, "dcsvgp"),
-        ({"num_latents": 2}, "svgp"),
-    ],
-)
-def test_the_rule_respects_what_is_given(given, method):
-    def chosen(n, given):
-        settings, X = Settings.of(given), np.arange(float(n))[:, None]
-        return auto.choose(Dataset.of_table(X, X[:, 0] % 3, settings), given, settings)
-
-    assert chosen(500, given).method == method
-    assert (chosen(5000, given) is None) == ("closed-form" not in given.values())
-    assert chosen(5000, {"solver": "closed-form"}).method == "dcsvgp"
-
-
 @pytest.fixture(scope="module")
-def quick_race():
-    """Small enough for a test: fewer steps, the same course."""
+def quick():
+    """The same course in fewer steps, with small tables taken for large ones."""
     patch = pytest.MonkeyPatch()
-    for name, value in {"START_STEPS": 15, "RACE_STEPS": 8, "FINISH_STEPS": 60, "START_ROWS": 500}.items():
-        patch.setattr(auto, name, value)
+    trees = {"max_trees": 20, "trees_per_round": 10}
+    patch.setattr(auto, "SMALL", 300)
+    patch.setattr(auto, "EXACT", {"cpu": 200, "cuda": 200})
+    patch.setattr(auto, "ROUND_STEPS", 8)
+    patch.setattr(auto, "FINISH_STEPS", 30)
+    patch.setattr(auto, "EXCESS_TREES", auto.Trees(max_leaves=8, min_leaf=40, **trees))
+    patch.setattr("duogp.fitting.learned.Trees", lambda: auto.Trees(**trees))
     yield
     patch.undo()
 
 
-@pytest.mark.usefixtures("quick_race")
-def test_a_race_tells_its_standings_and_is_repeatable():
-    X, y = table(2500)
-    settings = {"num_inducing": 30, "batch_size": 256}
-    first, second = (duogp.fit(X, 50 + 10 * y, "auto", **settings) for _ in range(2))
-    notes = " ".join(first.history.notes)
-    assert first.method.name in notes and all(name in notes for name in (*auto.GAUSSIAN, "svgp"))
-    assert first.method is second.method and first.settings.dtype == "float32"
-    np.testing.assert_array_equal(first.predict(X).std, second.predict(X).std)
-    assert first.predict(X).metrics(50 + 10 * y)["rmse"] < 2.5
+QUICK = {"num_inducing": 20, "batch_size": 128, "steps": 20, "device": "cpu", **LONG}
+pytestmark = pytest.mark.usefixtures("quick")
 
 
-@pytest.mark.usefixtures("quick_race")
-def test_a_race_ends_in_time():
-    X, y = table(4000)
-    gp = duogp.fit(X, y, "auto", num_inducing=30, time_budget=2.0)
-    assert gp.history.seconds < 8 and np.isfinite(gp.predict(X).std).all()
+@pytest.mark.parametrize("n", [2, 5, 40, 150])
+def test_small_tables_leave_out_every_row_in_its_turn(n):
+    X, y = table(n)
+    gp = duogp.fit(X, y, "auto", device="cpu", **LONG)
+    assert isinstance(gp, Stack) and "every row left out in its turn" in gp.history.notes[0]
+    assert set(gp.labels) <= {"exact", "exact + trees"}
+    assert np.isfinite(gp.predict(X).std).all()
+    if n == 150:
+        assert gp.predict(X).metrics(y)["rmse"] < 0.2
 
 
-@pytest.mark.usefixtures("quick_race")
-def test_validation_rows_of_the_users_decide():
-    X, y = table(3000)
-    gp = duogp.fit(X[:2500], y[:2500], "auto", validation=(X[2500:], y[2500:]), num_inducing=20)
-    expected = -gp.log_density(X[2500:], y[2500:]).mean() - np.log(gp.y_scaler.scale[0])
-    assert gp.history.validation_nll == pytest.approx(expected, abs=1e-2)
-
-
-@pytest.mark.usefixtures("quick_race")
 @pytest.mark.parametrize(
-    ("likelihood", "settings"),
-    [("classes", {}), ("student-t", {}), ("gaussian", {"solver": "natural"}), ("gaussian", {"beta2": 0.01})],
+    ("given", "method"),
+    [({"beta2": 0.1}, "dcsvgp"), ({"num_latents": 2}, "svgp"), ({"solver": "natural"}, "svgp"), ({}, None)],
 )
-def test_other_fields(likelihood, settings):
-    X, y = table(2100)
-    target = np.where(y > 0.3, "up", np.where(y < -0.3, "down", "level")) if likelihood == "classes" else y
-    gp = duogp.fit(X, target, "auto", likelihood=likelihood, num_inducing=15, batch_size=256, **settings)
-    if likelihood != "gaussian" or "solver" in settings:
-        assert gp.method.name in (*auto.OTHERS, "svgp")
-        assert gp.history.solver in ("natural", "closed-form")
-    else:
-        assert gp.method.name in ("dcppgpr", "dcsvgp", "svgp")
-    if likelihood == "classes":
-        assert gp.predict(X).metrics(target)["accuracy"] > 0.6
+def test_what_is_given_may_leave_one_method(given, method):
+    settings, X = Settings.of(given), np.arange(500.0)[:, None]
+    chosen = auto.choose(Dataset.of_table(X, X[:, 0] % 3, settings), given, settings)
+    assert (None if chosen is None else chosen[0]) == method
+    if chosen is not None:
+        assert chosen[1].startswith(method)
 
 
-@pytest.mark.usefixtures("quick_race")
-def test_several_outputs_weights_and_kernel_objects():
-    X, y = table(2100)
-    weights = np.where(np.arange(2100) % 5, 1.0, 0.0)
-    settings = {"num_inducing": 15, "batch_size": 256, "sample_weight": weights}
-    assert duogp.fit(X, np.stack([y, -y], 1), "auto", **settings).predict(X).mean.shape == (2100, 2)
-    assert duogp.fit(X, y, "auto", kernel=RBF(2), **settings).predict(X).mean.shape == (2100,)
+def test_a_large_table_tells_its_members_and_is_repeatable():
+    X, y = table(700)
+    first, second = (duogp.fit(X, 50 + 10 * y, "auto", **QUICK) for _ in range(2))
+    assert {"svgp + trees", "svgp"} <= set(first.labels) | {"svgp"}
+    assert any("ppgpr" in note for note in first.history.notes)
+    assert sum(first.weights.values()) == pytest.approx(1)
+    for one, other in zip(first.predict(X[:50]).interval(), second.predict(X[:50]).interval(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert first.predict(X).metrics(50 + 10 * y)["rmse"] < 3
+
+
+def test_the_score_of_the_notes_is_that_of_the_rows_held_out():
+    X, y = table(900)
+    gp = duogp.fit(X[:700], y[:700], "auto", validation=(X[700:], y[700:]), **QUICK)
+    expected = -gp.log_density(X[700:], y[700:]).mean()
+    assert gp.history.validation_nll == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_clock_ends_it_and_the_notes_say_so():
+    X, y = table(2000)
+    gp = duogp.fit(X, y, "auto", device="cpu", num_inducing=50, time_budget=0.5)
+    assert any("the time was up" in note for note in gp.history.notes)
+    assert np.isfinite(gp.predict(X).std).all()
+
+
+@pytest.mark.parametrize("n", [120, 500])
+@pytest.mark.parametrize("likelihood", ["classes", "softmax", "student-t", "poisson"])
+def test_likelihoods_without_a_closed_form(likelihood, n):
+    X, y = table(n)
+    target = np.where(y > 0.3, "up", "down")
+    if likelihood == "softmax":
+        target = np.where(y > 0.3, "up", np.where(y < -0.3, "down", "level"))
+    elif likelihood != "classes":
+        target = y if likelihood == "student-t" else np.random.default_rng(0).poisson(np.exp(y))
+    gp = duogp.fit(X, target, "auto", likelihood=likelihood, **QUICK)
+    classes = likelihood in ("classes", "softmax")
+    assert isinstance(gp, Stack) and set(gp.labels) <= {"svgp", "svgp + trees", "trees"}
+    assert np.isfinite(gp.log_density(X, target)).all()
+    scores = gp.predict(X).metrics(target)
+    assert scores["accuracy"] > 0.7 if classes else scores["rmse"] < 2
+
+
+def test_several_outputs_weights_noise_and_kernel_objects():
+    X, y = table(500)
+    weights = np.where(np.arange(500) % 5, 1.0, 0.0)
+    given = {**QUICK, "sample_weight": weights}
+    both = duogp.fit(X, np.stack([y, -y], 1), "auto", **given)
+    assert both.predict(X).mean.shape == (500, 2) and len(both.law) == 2
+    assert both.predict(X).quantiles([0.1, 0.9]).shape == (2, 500, 2)
+    assert duogp.fit(X, y, "auto", kernel=RBF(2), **given).predict(X).mean.shape == (500,)
+    known = duogp.fit(X, y, "auto", noise=np.full(500, 0.01), **QUICK)
+    assert known.known_noise and (known.predict(X, noise=np.full(500, 4.0)).std > 1.5).all()
+    with pytest.raises(ValueError, match="needs noise="):
+        known.log_density(X, y)
+
+
+def test_a_mean_that_is_asked_for_is_the_only_one():
+    X, y = table(100)
+    assert duogp.fit(X, y, "auto", mean="constant", device="cpu", **LONG).labels == ["exact"]
+    assert duogp.fit(X, y, "auto", mean="trees", device="cpu", **LONG).labels == ["exact + trees"]
 
 
 def test_lists_of_beta_are_for_methods_by_name():
     with pytest.raises(ValueError, match="method='auto' takes one beta1"):
-        duogp.fit(*table(2100), "auto", beta1=[0.1, 1.0])
+        duogp.fit(*table(700), "auto", beta1=[0.1, 1.0])
+
+
+def test_a_plan_says_what_would_be_stacked():
+    said = str(duogp.plan(*table(700), "auto"))
+    assert "svgp + trees" in said and "105 rows that are held out" in said
+    assert "every row in its turn" in str(duogp.plan(*table(100), "auto"))
+
+
+# -- the stack as a model ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stacked(quick) -> tuple[Stack, np.ndarray, np.ndarray]:
+    X, y = table(600)
+    y = y + np.random.default_rng(5).normal(size=600) * np.exp(X[:, 1]) / 4  # noisier on one side
+    return duogp.fit(X[:500], y[:500], "auto", **QUICK), X[500:], y[500:]
+
+
+def test_moments_are_those_of_the_mixture(stacked):
+    gp, X, y = stacked
+    p = gp.predict(X)
+    assert isinstance(p, MixturePrediction)
+    mean = p.weights[:, 0] @ p.component_mean
+    np.testing.assert_allclose(p.mean, mean)
+    second = p.weights[:, 0] @ (p.component_std**2 + p.component_mean**2)
+    np.testing.assert_allclose(p.variance, second - mean**2, rtol=1e-8)
+    np.testing.assert_allclose(gp.predict_mean(X), p.mean)
+    np.testing.assert_allclose(gp.log_density(X, y), p.log_density(y))
+    metrics = p.metrics(y)
+    assert metrics["nll"] == pytest.approx(-p.log_density(y).mean())
+    low, high = p.interval(0.8)
+    assert ((low < p.quantiles([0.5])[0]) & (p.quantiles([0.5])[0] < high)).all()
+    assert (p.disagreement > 0).all() and (p.noise > 0).all()
+
+
+def test_draws_have_the_law_of_the_mixture(stacked):
+    gp, X, _ = stacked
+    draws = gp.sample(X[:3], 4000, seed=0, observation_noise=True)
+    p = gp.predict(X[:3])
+    np.testing.assert_allclose(draws.mean(0), p.mean, atol=0.05)
+    np.testing.assert_allclose(draws.std(0), p.std, rtol=0.2)
+    quartile = p.quantiles([0.25])[0]
+    np.testing.assert_allclose((draws < quartile).mean(0), 0.25, atol=0.04)
+    assert gp.sample(X, 2, seed=1).shape == (2, 100)
+    np.testing.assert_array_equal(gp.sample(X, 2, seed=1), gp.sample(X, 2, seed=1))
+
+
+def test_noise_that_differs_is_recognised(stacked):
+    gp, X, _ = stacked
+    std = gp.predict(X).std
+    assert std[X[:, 1] > 1].mean() > 1.5 * std[X[:, 1] < -1].mean()
+
+
+def test_covariance_is_symmetric_and_positive(stacked):
+    gp, X, _ = stacked
+    (covariance,) = gp.covariance(X[:20])
+    np.testing.assert_allclose(covariance, covariance.T)
+    assert np.linalg.eigvalsh(covariance).min() > -1e-8
+
+
+def test_saved_and_loaded(stacked, tmp_path):
+    gp, X, y = stacked
+    gp.save(tmp_path / "model")
+    again = duogp.load(tmp_path / "model")
+    assert isinstance(again, Stack) and again.weights == gp.weights
+    np.testing.assert_allclose(again.log_density(X, y), gp.log_density(X, y), atol=1e-8)
+    assert again.history.notes == gp.history.notes
+
+
+def test_classes_saved_and_loaded(tmp_path):
+    X, y = table(150)
+    gp = duogp.fit(X, np.where(y > 0, "up", "down"), "auto", likelihood="classes", **QUICK)
+    gp.save(tmp_path / "model")
+    again = duogp.load(tmp_path / "model")
+    np.testing.assert_allclose(again.predict_proba(X), gp.predict_proba(X), atol=1e-6)
+    assert again.sample(X, 3, seed=0, observation_noise=True).shape == (3, 150)
+    np.testing.assert_allclose(gp.predict_proba(X).sum(1), 1)
+
+
+def test_what_was_learned(stacked):
+    gp, _, _ = stacked
+    learned = gp.hyperparameters()
+    assert learned["weights"] == gp.weights and set(learned["members"]) == set(gp.labels)
+    assert isinstance(gp.best, GP) and gp.best.method is gp.method
+    assert repr(gp).startswith("Stack(")

@@ -99,7 +99,7 @@ def test_a_folder_of_two_files_that_can_be_read(model):
     assert sorted(p.name for p in model.iterdir()) == [MANIFEST, TENSORS]
     manifest = manifest_of(model)
     assert manifest["format"] == "duogp-model"
-    assert manifest["format_version"] == "1.0"
+    assert manifest["format_version"] == "1.1"
     assert manifest["written_by"]["duogp"] == duogp.__version__
     assert (manifest["kind"], manifest["method"]) == ("gp", "svgp")
     assert manifest["settings"]["num_inducing"] == 4

@@ -10,10 +10,10 @@ from scipy.stats import binom, norm
 
 from duogp import DataWarning, GPClassifier, GPRegressor
 from duogp import likelihoods as p
+from duogp.numerics.root_finding import find_roots
 from duogp.sklearn.conformal import Calibration, hold_out
 from duogp.sklearn.predictive import Mixture
 from duogp.sklearn.quantiles import predictive_of
-from duogp.sklearn.root_finding import find_roots
 
 LEVELS = np.array([0.01, 0.05, 0.5, 0.95, 0.99])
 DRAWS = 200_000

@@ -60,7 +60,7 @@ class Basis(nn.Module, ABC):
     #: whether the points are the training rows themselves, and training maximises the evidence
     points_are_rows = False
     #: defaults of training: Adam's rate on the collapsed bound, closed-form steps of the coupled basis to
-    #: start from
+    #: start from, at most
     closed_form_rate = 0.05
     warm_start_steps = 0
     #: whether long trainings on a CPU gain by compiling the step (measured)

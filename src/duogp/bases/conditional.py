@@ -61,7 +61,7 @@ class Conditional(Basis):
     #: of Adam on the collapsed bound, which overfits sooner than that of one kernel
     closed_form_rate = 0.03
     #: closed-form steps of the coupled basis from which training starts
-    warm_start_steps = 100
+    warm_start_steps = 1000
 
     def __init__(
         self,

@@ -100,7 +100,7 @@ def kmeans_centres(x: Tensor, num: int, kernel: KernelLike, generator: torch.Gen
     if _first_occurrences(rows).numel() <= num:  # a centre per distinct row is the rows themselves
         return random_rows(x, num, kernel, generator)
     from sklearn.cluster import KMeans, MiniBatchKMeans  # here, because it takes a second to import
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
+    from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
     mean = rows.double().mean(0)
     points = (rows.double() - mean).cpu().numpy()  # centred: squared distances then keep their digits

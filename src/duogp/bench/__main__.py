@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import traceback
@@ -13,7 +14,7 @@ from pathlib import Path
 from duogp.bench.report import compare, learned, render
 from duogp.bench.results import Results
 from duogp.bench.runner import run
-from duogp.bench.suite import Cell, Suite, load_suite
+from duogp.bench.suite import Cell, Suite, find_program, load_suite
 
 #: Missing cells that are listed after a run.
 LISTED = 20
@@ -22,7 +23,7 @@ LISTED = 20
 def parser(prog: str) -> ArgumentParser:
     """The commands run, table and missing, each with a suite and a choice of its cells."""
     choice = ArgumentParser(add_help=False)
-    choice.add_argument("suite", help="name in benchmarks/suites, or the path of a TOML file")
+    choice.add_argument("suite", help="name in benchmarks/suites, or the path of a TOML file; arena")
     choice.add_argument("--results", metavar="FILE", help="default: benchmarks/results/NAME.jsonl")
     choice.add_argument("--data", metavar="NAMES", help="only these data sets, separated by commas")
     choice.add_argument("--methods", metavar="NAMES", help="only these methods, separated by commas")
@@ -50,6 +51,9 @@ def parser(prog: str) -> ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m duogp.bench") -> int:
     """Exit status: 0, 1 when a cell failed, 2 for an error in the call or the suite, 130 interrupted."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if len(arguments) > 1 and (folder := find_program(arguments[1])):
+        return run_program(folder, [arguments[0], *arguments[2:]], f"{prog} COMMAND {folder.name}")
     options = parser(prog).parse_args(arguments)
     try:
         suite = load_suite(options.suite)
@@ -64,6 +68,14 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m duogp.be
     except KeyboardInterrupt:
         print("interrupted; finished cells are kept", file=sys.stderr)
         return 130
+
+
+def run_program(folder: Path, arguments: list[str], prog: str) -> int:
+    """Hand a command to a suite that is a program: ``main(arguments, prog)`` of its ``__main__``."""
+    if (place := str(folder.resolve().parent)) not in sys.path:
+        sys.path.insert(0, place)
+    status: int = importlib.import_module(f"{folder.name}.__main__").main(arguments, prog)
+    return status
 
 
 def names(text: str | None) -> list[str] | None:

@@ -165,6 +165,14 @@ def find_suite(suite: str | Path) -> Path:
     raise FileNotFoundError(f"no suite {str(suite)!r}: looked for {' and '.join(map(str, places))}{hint}")
 
 
+def find_program(suite: str) -> Path | None:
+    """The folder of a suite that is a program of its own: a package with a ``__main__`` in benchmarks."""
+    for place in (Path(suite), Path("benchmarks") / suite, REPOSITORY / "benchmarks" / suite):
+        if (place / "__main__.py").is_file():
+            return place
+    return None
+
+
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and one spelling per number (1 and 1.0 are the same setting)."""
     return json.dumps(_plain_numbers(value), sort_keys=True, separators=(",", ":"), allow_nan=False)

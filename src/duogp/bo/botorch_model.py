@@ -75,6 +75,10 @@ class DuoGPModel(Model, FantasizeMixin):
         def tensor(values: Any, kind: torch.dtype = torch.float64) -> Tensor:
             return torch.as_tensor(values, dtype=kind, device=device)
 
+        if gp.learned is not None:
+            raise ValueError(
+                "a cross-fitted mean has no gradient for acquisition functions: use mean='linear'"
+            )
         self._columns = tensor(np.flatnonzero(gp.columns), torch.long)
         self._x_shift, self._x_scale = tensor(gp.x_scaler.shift), tensor(gp.x_scaler.scale)
         self._y_shift, self._y_scale = tensor(gp.y_scaler.shift), tensor(gp.y_scaler.scale)

@@ -61,6 +61,7 @@ def _predicted(prediction: Any) -> NDArray:
 def variance_parts(prediction: Any) -> dict[str, float]:
     """Root of the average variance and the shares of its parts; of classes, of the latent functions."""
     parts = {"within_data": prediction.explained, "distributional": prediction.residual}
+    parts["disagreement"] = np.broadcast_to(np.float64(prediction.disagreement), parts["within_data"].shape)
     if hasattr(prediction, "noise"):
         parts["noise"] = prediction.noise
     means = {name: float(np.mean(value)) for name, value in parts.items()}

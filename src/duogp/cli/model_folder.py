@@ -151,6 +151,8 @@ def relevance(gp: Any, schema: Schema) -> dict[str, float] | None:
     except (TypeError, ValueError):
         return None
     used = int(columns.sum())
+    if getattr(getattr(gp, "best", gp), "learned", None) is not None:
+        lengths = lengths[..., :used]  # behind them stand those of the learned mean
     extractor = gp.method is not None and getattr(gp.method, "has_network", False)
     if extractor or lengths.shape[-1] != used or not (lengths > 0).all():
         return None

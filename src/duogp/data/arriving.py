@@ -27,8 +27,15 @@ class Arriving:
     ``prepare`` maps a piece on the device, in float64, to the inputs of the model.
     """
 
-    def __init__(self, matrix: NDArray, device: torch.device, prepare: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self,
+        matrix: NDArray,
+        device: torch.device,
+        prepare: Callable[[Tensor], Tensor],
+        beside: NDArray | None = None,
+    ) -> None:
         self._matrix, self._device, self._prepare = np.ascontiguousarray(matrix), device, prepare
+        self.beside = beside  # what else is known about the rows, on the host
 
     def __len__(self) -> int:
         return len(self._matrix)

@@ -146,7 +146,7 @@ def run(example: Example, variant: Variant) -> Outcome:
     gp = fit(example.X, example.y, variant.method, device="cpu", **example.settings, **variant.settings)
     seconds = time.perf_counter() - start
     prediction = gp.predict(example.X_test)
-    assert isinstance(prediction, Prediction)
+    assert isinstance(prediction, Prediction) and isinstance(gp, GP)
     return Outcome(example, variant.label, gp, prediction, seconds)
 
 

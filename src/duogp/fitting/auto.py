@@ -1,282 +1,519 @@
-"""``method="auto"``: which method suits a table, found out by trying it.
+"""``method="auto"``: candidates are raced, and those that are worth it are stacked into one model.
 
-Small tables are answered by rule, because a race on a few validation rows is decided by luck: q(u) in closed
-form where the noise is Gaussian, natural gradients otherwise. Larger ones are raced, in a given number of
-steps, or, where those take too long, in a given time (then no two runs need be alike):
+    trees       a boosted mean is cross-fitted (`means.crossfit`); every GP runs with and without it
+    closed      GPs whose q(u) has a formula: the exact one where it is affordable, else a sparse one
+    predictive  larger tables: methods that maximise the predictive density start where the best closed form
+                ended; all of them for a moment, the better half for longer
+    stack       a mixture of what is left, by the log score of rows that the members have not seen
+                (`fitting.stacking`); closed forms are then solved again on all rows
 
-    start     a coupled GP in closed form; its kernel is learned on a sample of the rows
-    race      every candidate trains from there for a moment; the validation rows say who is ahead
-    finish    the winner trains on for the rest of the time, and leaves with its best state
-
-Candidates differ in what they maximise and in whose points the mean has. The predictive objectives win most
-races on noisy tables, the closed form those on smooth functions (MATH §10 has measured both).
+Rows that members have not seen: up to `SMALL` rows every row in its turn, because a single split of few rows
+is luck (Gaussian noise: by the leave-one-out formula, otherwise by folds); above, a share that is held out.
+The steps are the same in every run with the same seed unless the clock ends one of them, and then the notes
+say so.
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from duogp.errors import NumericalWarning
 from duogp.fitting.builder import Builder, start_from
 from duogp.fitting.dataset import Dataset
 from duogp.fitting.factories import is_gaussian
-from duogp.fitting.plan import Plan, make_plan
-from duogp.methods import METHODS, Method
+from duogp.fitting.learned import cross_fits, learned_spec
+from duogp.fitting.plan import SAMPLE_ROWS, Plan, make_plan
+from duogp.fitting.stacking import class_law, density_weights, mixture_law
+from duogp.inference.leave_one_out import leave_one_out
+from duogp.means.crossfit import CrossFit, Goal, Trees, assign_folds, cross_fit
+from duogp.methods import METHODS
 from duogp.methods.settings import Settings, as_list
 from duogp.models.model import Model
 from duogp.posterior.gp import GP
-from duogp.training import Callback, History, TrainingPlan, make_schedule, settle, train
-from duogp.training.validation import mean_nll
+from duogp.posterior.learned import LearnedOnly
+from duogp.posterior.stack import Stack
+from duogp.training import Callback, History, make_schedule, settle, train
 
-#: Rows up to which a rule decides.
+Array = NDArray[np.float64]
+
+#: Rows up to which every row is left out in its turn.
 SMALL = 2000
-#: Inducing points and steps of a small table: measured to be as good as 200 of each on smooth functions.
-SMALL_POINTS = 100
-CLOSED_FORM: dict[str, Any] = {"steps": 60, "learning_rate": 0.1}
-NATURAL: dict[str, Any] = {"steps": 80, "learning_rate": 0.05, "natural_rate": 0.2}
-#: With this many rows times latent functions (classes), points and steps are fewer: two seconds are the aim.
-MUCH, FEWER_POINTS, FEWER_STEPS = 1000, 64, 50
+#: Rows up to which the exact GP is a candidate, by device.
+EXACT = {"cpu": 1200, "cuda": 8000}
+#: Inducing points of closed forms and of predictive methods, by device; fewer for several latent functions.
+POINTS = {"cpu": 300, "cuda": 1000}
+CLASS_POINTS = 100
+#: Seconds unless told otherwise: at first, for each thousand rows, and at most.
+FIRST_SECONDS, SECONDS_PER_THOUSAND, MOST_SECONDS = 4.0, 4.0, 55.0
+#: Shares of the time: trees, closed forms, the log excess; the rest is for predictive methods.
+TREES_SHARE, CLOSED_SHARE, EXCESS_SHARE = 0.3, 0.45, 0.08
+#: Share of the rows of a larger table that is held out, and most of them.
+HELD_OUT, MOST_HELD_OUT = 0.15, 5000
+#: Rows of the sample that the kernel of an exact GP is first learned on, where there are twice as many.
+EXACT_SAMPLE = 400
+#: Share of the time of a closed form that it may spend on a sample of the rows.
+SAMPLE_SHARE = 0.6
+#: Fewest rows from which the log excess is learned.
+EXCESS_ROWS = 300
+EXCESS_TREES = Trees(learning_rate=0.05, max_leaves=8, min_leaf=40, max_trees=200, trees_per_round=25)
+#: Predictive candidates, the steps of their first round and of the second, and the rate.
+PREDICTIVE = ("ppgpr-chol", "dcppgpr")
+ROUND_STEPS, FINISH_STEPS, RATE = 80, 3000, 0.02
+#: Steps between looks at the validation rows, and looks without improvement before it ends.
+LOOK_EVERY, PATIENCE = 40, 15
+FOLDS = 5
 
-#: Seconds of a race unless told otherwise: so many for a thousand rows, and at most.
-SECONDS_PER_THOUSAND, MOST_SECONDS = 5.0, 55.0
-#: Inducing points of a race by device.
-POINTS = {"cpu": 300, "cuda": 600}
-#: Rows whose collapsed bound chooses the first kernel, and most validation rows.
-START_ROWS, VALIDATION_ROWS = 2000, 5000
-#: Steps of the three parts, the second for each candidate, and most of the time that the first two may take.
-START_STEPS, RACE_STEPS, FINISH_STEPS = 60, 60, 3000
-START_SHARE, RACE_SHARE = 0.2, 0.35
-#: Of Adam on the collapsed bound, and on minibatches.
-START_RATE, RATE = 0.1, 0.03
-#: Steps between looks at the validation rows, and looks without improvement before the finish ends.
-LOOK_EVERY, PATIENCE = 40, 25
-
-GAUSSIAN = ("ppgpr-chol", "dcppgpr", "odppgpr", "dcsvgp")
-OTHERS = ("coupled-nat", "orthnat", "dcsvgp-nat")
 WORDS = {
-    "svgp": "the closed form",
-    "coupled-nat": "the coupled basis",
-    "orthnat": "a second block for the mean",
-    "dcsvgp-nat": "decoupled conditionals",
-    "dcsvgp": "decoupled conditionals",
-    "odsvgp": "a second block for the mean",
+    "exact": "the exact GP",
+    "svgp": "a sparse GP",
     "ppgpr-chol": "the predictive objective",
     "dcppgpr": "the predictive objective with decoupled conditionals",
-    "odppgpr": "the predictive objective with a second block for the mean",
+    "dcsvgp": "decoupled conditionals",
 }
 
 
-class Choice(NamedTuple):
-    """A method by rule."""
-
-    method: str
-    settings: dict[str, Any]
-    reason: str
-
-
-def choose(data: Dataset, given: Mapping[str, Any], settings: Settings) -> Choice | None:
-    """The method and settings for a small table, by rule; None where there should be a race."""
-    n, solver = len(data.rows[0]), settings.solver
-    latents = data.num_classes if (data.num_classes or 0) > 2 else 1
-    assert latents is not None
-    if n > SMALL and solver != "closed-form":
-        return None
-    if n > SMALL or "beta2" in given or "whitening" in given:
-        why = "solver='closed-form' is asked for" if n > SMALL else "beta2 and whitening are theirs"
-        return Choice("dcsvgp", {}, f"dcsvgp, decoupled conditionals: {why}")
-    gaussian = is_gaussian(settings)
-    own: dict[str, Any] = {}
-    if "num_inducing" not in given and n > 1.5 * SMALL_POINTS:  # below that, all rows
-        own["num_inducing"] = SMALL_POINTS
-    timed = "epochs" in given or "steps" in given
-    if gaussian and solver in ("auto", "closed-form") and "num_latents" not in given:
-        own |= {} if timed else CLOSED_FORM
-        return Choice("sgpr", own, f"sgpr: {n} rows are few, and Gaussian noise leaves q(u) a closed form")
-    if gaussian:
-        return Choice("svgp", own, f"svgp: {n} rows are few")
-    own |= {} if timed or solver == "stochastic" else NATURAL
-    if latents > 1 and n * latents > MUCH:
-        own |= {"num_inducing": FEWER_POINTS} | ({"steps": FEWER_STEPS} if "steps" in own else {})
-    return Choice("svgp", own, f"svgp: {n} rows are few, and this likelihood has no closed form")
-
-
-def candidates(given: Mapping[str, Any], settings: Settings) -> list[Method]:
-    """The methods of a race: those that accept the given settings."""
-    names: tuple[str, ...] = GAUSSIAN if is_gaussian(settings) else OTHERS
-    if settings.solver == "natural":
-        names = OTHERS
+def choose(data: Dataset, given: Mapping[str, Any], settings: Settings) -> tuple[str, str] | None:
+    """A single method and the reason, where what is given leaves no choice; None for a stack."""
     if "beta2" in given or "whitening" in given:
-        names = tuple(name for name in names if METHODS[name].recipe.has_omega)
-    return [METHODS[name] for name in names]
+        return "dcsvgp", "dcsvgp, decoupled conditionals: beta2 and whitening are theirs"
+    if settings.num_latents is not None:
+        return "svgp", "svgp: num_latents mixes latent functions, which has no closed form"
+    if settings.solver not in ("auto", "closed-form") or settings.inducing_space == "feature":
+        return "svgp", f"svgp: solver={settings.solver!r} is asked for"
+    return None
 
 
 @dataclass
-class Racer:
-    """A candidate, and how far it has come."""
+class Candidate:
+    """A fitted model and what it says about rows that it has not seen."""
 
-    method: Method
-    model: Model
-    history: History
+    label: str
+    gp: Any  # GP or LearnedOnly
+    held: Any  # moments (mean, variance) [n, outputs], probabilities [n, C], or log densities [n]
+    refit: Callable[[], Any] | None = None  # the same model with all rows in its q(u)
+    builder: Builder | None = None
+    model: Model | None = None
+
+
+@dataclass
+class Clock:
+    """Seconds of the whole, and notes about what it has ended."""
+
+    seconds: float
+    begun: float = field(default_factory=time.perf_counter)
 
     @property
-    def nll(self) -> float:
-        found = self.history.validation_nll
-        return float("inf") if found is None or found != found else found
+    def left(self) -> float:
+        return self.begun + self.seconds - time.perf_counter()
+
+    def until(self, share: float) -> float:
+        """The value of `time.perf_counter` at which so much of the time is over."""
+        return self.begun + share * self.seconds
 
 
 @dataclass(frozen=True, eq=False)
-class RacePlan:
-    """What a race will do: the candidates, the seconds, and the plan that they share."""
+class StackPlan:
+    """What ``method="auto"`` will do: print it."""
 
-    candidates: list[Method]
+    candidates: list[str]
     seconds: float
+    held_out: str
     shared: Plan
 
     def __str__(self) -> str:
-        shares = f"{START_SHARE:.0%} for the start, {RACE_SHARE:.0%} for the race, the rest for the winner"
-        names = ", ".join(method.name for method in self.candidates)
-        return f"race        of {names}, in at most {self.seconds:.0f} s: {shares}\n{self.shared}"
+        names = ", ".join(self.candidates)
+        return f"stack       of {names}, in about {self.seconds:.0f} s, by {self.held_out}\n{self.shared}"
 
 
-def plan_race(data: Dataset, given: Mapping[str, Any], settings: Settings) -> RacePlan:
-    """Candidates, seconds, and the plan of the method whose points serve all of them.
-
-    One set of points for all: those of a second block are a few rows more, which others have no use for.
-    """
-    n = len(data.rows[0])
-    settings = _settings(given, settings, n)
-    seconds = settings.time_budget or min(MOST_SECONDS, SECONDS_PER_THOUSAND * n / 1000)
-    natural = settings.solver == "natural" or not is_gaussian(settings)
-    host = METHODS["orthnat" if natural else "odppgpr"]
-    return RacePlan(candidates(given, settings), seconds, make_plan(data, host, settings))
+def plan_stack(data: Dataset, given: Mapping[str, Any], settings: Settings) -> StackPlan:
+    """The candidates, the seconds, and the plan of the first of them."""
+    race = _Race(data, given, settings, ())
+    labels = [label(name, mean) for name in race.closed for mean in race.means]
+    labels += [*race.predictive] if race.gaussian and not race.small else []
+    how = "every row in its turn" if race.small else f"{race.num_held} rows that are held out"
+    shown = make_plan(data, METHODS[race.closed[0]], race.settings)
+    return StackPlan(labels, race.clock.seconds, how, shown)
 
 
-def race(
+def stack(
     data: Dataset, given: Mapping[str, Any], settings: Settings, callbacks: Sequence[Callback] = ()
-) -> GP:
-    """The best candidate for a table of one set of rows; its history says in words why it is this one."""
-    begun = time.perf_counter()
-    raced_plan = plan_race(data, given, settings)
-    plan, seconds = raced_plan.shared, raced_plan.seconds
-    settings = plan.settings
-    builder = Builder(data, plan)
-    validation = builder.validation()
-    assert validation is not None
-
-    def run(racer: Racer, steps: int | None, allowed: float, schedule: Any, **watched: Any) -> None:
-        """Train it on; it keeps the best state of this run."""
-        own = _plan(builder, plan.training, steps, allowed, schedule, settings)
-        (racer.history,) = train(racer.model, builder.problem(racer.model), own, validation, **watched)
-
+) -> Stack:
+    """The stack of the best candidates; its history says in words how it came about."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NumericalWarning)  # the history of the winner speaks of it
-        start = None
-        if is_gaussian(settings) and settings.num_latents is None:
-            start = _closed_form_start(builder, START_SHARE * seconds)
-        field = [
-            Racer(method, _at_start(builder, method, settings, start), History())
-            for method in raced_plan.candidates
-        ]
-        for racer in field:
-            run(racer, RACE_STEPS, RACE_SHARE * seconds / len(field), "constant")
-        ranked = sorted([*field, *([start] if start else [])], key=lambda racer: racer.nll)
-        reasons = _standings(ranked, seconds)
-        # The closed form cannot get better, so the time that is left belongs to the best of the others.
-        winner = min(field, key=lambda racer: racer.nll)
-        raced, before = winner.nll, {name: t.clone() for name, t in winner.model.state_dict().items()}
-        left = begun + seconds - time.perf_counter()
-        if left > 0:
-            steps = None if settings.epochs is not None else settings.steps or FINISH_STEPS
-            run(winner, steps, left, settings.schedule or "cosine", callbacks=callbacks)
-            if not winner.nll <= raced:  # nothing was gained
-                winner.model.load_state_dict(before)
-                winner.history.validation_nll = raced
-        if start is not None and start.nll <= winner.nll:
-            winner = start
-            settle(
-                winner.model, builder.closed_form(winner.model, with_validation=data.validation_rows is None)
+        warnings.simplefilter("ignore", NumericalWarning)  # notes speak of it
+        return _Race(data, given, settings, callbacks).run()
+
+
+def label(method: str, mean: Any) -> str:
+    return (
+        method
+        if mean == "constant"
+        else f"{method} + {mean if isinstance(mean, str) else type(mean).__name__}"
+    )
+
+
+class _Race:
+    """Candidates of one table in the making."""
+
+    def __init__(
+        self, data: Dataset, given: Mapping[str, Any], settings: Settings, callbacks: Sequence[Callback]
+    ) -> None:
+        for name in ("beta1", "beta2"):
+            if len(as_list(getattr(settings, name))) > 1:
+                raise ValueError(f"method='auto' takes one {name}; lists are for methods by name")
+        self.data, self.given, self.callbacks = data, given, callbacks
+        n = len(data.rows[0])
+        device = settings.torch_device.type
+        self.gaussian = is_gaussian(settings)
+        self.small = n <= SMALL and data.validation_rows is None
+        seconds = settings.time_budget or min(MOST_SECONDS, FIRST_SECONDS + SECONDS_PER_THOUSAND * n / 1000)
+        self.clock = Clock(seconds)
+        self.notes: list[str] = []
+        self.means: list[Any] = [settings.mean] if "mean" in given else ["trees", "constant"]
+        if data.validation_rows is None:
+            self.num_held = 0 if self.small else min(round(HELD_OUT * n), MOST_HELD_OUT)
+        else:
+            self.num_held = len(data.validation_rows[0])
+        exact = self.gaussian and n - self.num_held <= EXACT[device] and "num_inducing" not in given
+        self.closed = ["exact" if exact else "svgp"]
+        self.predictive: tuple[str, ...] = PREDICTIVE if settings.solver == "auto" else ()
+        # The clock is kept here; every training ends by itself or when its share of the time is over.
+        own: dict[str, Any] = {"early_stopping": False, "refit": False, "time_budget": None}
+        if data.validation_rows is None:
+            own["validation_fraction"] = self.num_held / n
+        if settings.num_inducing is None and not exact:
+            most = POINTS[device] if self.gaussian else CLASS_POINTS
+            own["num_inducing"] = min(most, n - self.num_held)
+        if not self.gaussian and (data.num_classes or 0) > 2 and settings.likelihood == "classes":
+            own["likelihood"] = "softmax"
+        self.settings = settings.but(**own)
+
+    def run(self) -> Stack:
+        found = self._closed_forms() if self.gaussian else self._others()
+        excess: CrossFit | None = None
+        if self.gaussian:
+            excess = self._excess(found)
+            if not self.small and self.settings.solver == "auto":
+                found += self._predictive(found)
+        return self._stacked(found, excess)
+
+    # -- candidates ------------------------------------------------------------------------------------------
+
+    def _plan(self, method: str, mean: Any, **changes: Any) -> Plan:
+        return make_plan(self.data, METHODS[method], self.settings.but(mean=mean, **changes))
+
+    def _grow_trees(self, plan: Plan) -> None:
+        """The learned mean of all candidates, in its share of the time."""
+        if learned_spec(plan.settings) is not None:
+            cross_fits(self.data, plan, self.clock.until(TREES_SHARE))
+
+    def _closed_forms(self) -> list[Candidate]:
+        out = []
+        runs = [(method, mean) for method in self.closed for mean in self.means]
+        for i, (method, mean) in enumerate(runs):
+            plan = self._plan(method, mean)
+            self._grow_trees(plan)
+            end = TREES_SHARE + CLOSED_SHARE if not self.small else 0.9
+            allowed = (self.clock.until(end) - time.perf_counter()) / (len(runs) - i)
+            out.append(self._closed_form(plan, label(method, mean), max(allowed, 0.5)))
+        return out
+
+    def _closed_form(self, plan: Plan, name: str, seconds: float) -> Candidate:
+        builder = Builder(self.data, plan)
+        model = builder.model()
+        begun = time.perf_counter()
+        if plan.sample_start is not None:
+            sampled = replace(plan.sample_start, seconds=SAMPLE_SHARE * seconds)
+            train(model, builder.closed_form(model, sample=SAMPLE_ROWS), sampled)
+        elif plan.method.recipe.points_are_rows and builder.n >= 2 * EXACT_SAMPLE:
+            self._start_on_sample(builder, model, SAMPLE_SHARE * seconds)
+        seconds = max(seconds - (time.perf_counter() - begun), 0.1)
+        training = replace(plan.training, seconds=seconds)
+        (history,) = train(model, builder.problem(model), training, None, self.callbacks)
+        self._note(name, history)
+        if self.small:
+            batch = builder.table.gather(builder.rows)
+            y = builder.y_scalers[0]
+            left = leave_one_out(model, batch)
+            mean = y.inverse(left.mean[0].mT.double().cpu().numpy())
+            variance = left.variance[0].mT.double().cpu().numpy() * y.scale**2
+            gp = builder.fitted(model, history)
+            return Candidate(name, gp, (mean, variance), None, builder, model)
+        gp = builder.fitted(model, history)
+        held = self._moments(gp, plan)
+
+        def refit() -> GP:
+            if self.data.validation_rows is None:
+                settle(model, builder.closed_form(model, with_validation=True))
+            return builder.fitted(model, history)
+
+        return Candidate(name, gp, held, refit, builder, model)
+
+    def _start_on_sample(self, builder: Builder, model: Model, seconds: float) -> None:
+        """Kernel, noise and mean of an exact GP from one on some of the rows, whose steps cost a fraction."""
+        data, plan = self.data, builder.plan
+        learned = builder.table.learned
+        chosen = np.random.default_rng(data.seeds[0]).permutation(plan.train[0])[:EXACT_SAMPLE]
+        part = replace(
+            data,
+            rows=[np.sort(chosen)],
+            validation_rows=None,
+            offsets=None if learned is None else learned[0].double().cpu().numpy(),
+            cross_fits={},
+        )
+        small = Builder(part, make_plan(part, plan.method, plan.settings, columns=plan.columns, split=False))
+        start = small.model()
+        train(start, small.problem(start), replace(small.plan.training, seconds=seconds, tolerance=0.01))
+        start_from(start, model)
+
+    def _moments(self, gp: GP, plan: Plan) -> tuple[Array, Array]:
+        """Of the rows held out, [n, outputs] in the user's units."""
+        assert plan.validation is not None
+        rows = plan.validation[0]
+        noise = None if self.data.noise is None else self.data.noise[rows]
+        p: Any = gp.predict(self.data.X[rows], noise=noise, in_parts=False)
+        return p.mean.reshape(len(rows), -1), p.variance.reshape(len(rows), -1)
+
+    def _predictive(self, found: list[Candidate]) -> list[Candidate]:
+        """Predictive methods from the best closed form on: a round for all, and one for the better half."""
+        best = min(found, key=self._nll)
+        assert best.builder is not None and best.model is not None
+        mean = best.builder.settings.mean
+        dtype = {} if "dtype" in self.given else {"dtype": "float32"}
+        builder = Builder(self.data, self._plan(self.predictive[0], mean, **dtype))
+        assert builder.plan.validation is not None
+        rows = builder.held_out
+        assert rows is not None
+        watched = builder.table.gather(rows[:, ::2])  # the others have not been looked at before the stack
+        field_: list[tuple[str, Model, History]] = []
+        for i, name in enumerate(self.predictive):
+            allowed = self.clock.left / (2 * (len(self.predictive) - i))
+            if allowed < 0.5:
+                break
+            model = builder.model(METHODS[name])
+            start_from(best.model, model)
+            history = self._round(builder, model, watched, ROUND_STEPS, allowed / 2, "constant")
+            field_.append((name, model, history))
+        if not field_:
+            return []
+        name, model, before = min(field_, key=lambda entry: _or_infinity(entry[2].validation_nll))
+        kept = {key: value.clone() for key, value in model.state_dict().items()}
+        history = before
+        if self.clock.left > 0.5:
+            history = self._round(builder, model, watched, FINISH_STEPS, 0.92 * self.clock.left, "cosine")
+            if not _or_infinity(history.validation_nll) <= _or_infinity(before.validation_nll):
+                model.load_state_dict(kept)
+                history.validation_nll = before.validation_nll
+        title = label(name, mean)
+        self._note(title, history)
+        method = METHODS[name]
+        gp = builder.fitted(model, history, method=method, settings=builder.settings.but(solver="stochastic"))
+        return [Candidate(title, gp, self._moments(gp, builder.plan), None, builder, model)]
+
+    def _round(
+        self, builder: Builder, model: Model, watched: Any, steps: int, seconds: float, schedule: str
+    ) -> History:
+        settings = self.settings
+        per_epoch = max(1, -(-builder.n // settings.batch_size))
+        plan = replace(
+            builder.plan.training,
+            epochs=1,
+            steps=steps,
+            learning_rate=settings.learning_rate or RATE,
+            schedule=make_schedule(settings.schedule or schedule),
+            evaluate_every=-(-LOOK_EVERY // per_epoch),
+            patience=settings.patience or PATIENCE,
+            restore_best=True,
+            seconds=max(seconds, 1e-3),
+        )
+        (history,) = train(model, builder.problem(model), plan, watched, self.callbacks)
+        return history
+
+    # -- likelihoods without a closed form -------------------------------------------------------------------
+
+    def _others(self) -> list[Candidate]:
+        """GPs by natural gradients with and without trees, and the trees alone."""
+        out: list[Candidate] = []
+        for i, mean in enumerate(self.means):
+            plan = self._plan("svgp", mean)
+            self._grow_trees(plan)
+            allowed = max(0.9 * self.clock.left / (len(self.means) - i), 0.5)
+            if self.small:
+                allowed /= 2
+            builder = Builder(self.data, plan)
+            model = builder.model()
+            training = replace(plan.training, seconds=allowed)
+            (history,) = train(model, builder.problem(model), training, None, self.callbacks)
+            name = label("svgp", mean)
+            self._note(name, history)
+            gp = builder.fitted(model, history)
+            held = self._by_folds(plan, builder, allowed) if self.small else self._held_density(gp, plan)
+            out.append(Candidate(name, gp, held, None, builder, model))
+            if builder.cross_fits is not None and self.data.num_classes is not None:
+                out.append(self._trees_alone(builder, mean))
+        return out
+
+    def _held_density(self, gp: Any, plan: Plan) -> Array:
+        assert plan.validation is not None
+        rows = plan.validation[0]
+        if self.data.num_classes is not None:
+            probabilities: Array = gp.predict(self.data.X[rows], in_parts=False).probabilities
+            return probabilities
+        return gp.log_density(self.data.X[rows], self.data.target.values[rows])
+
+    def _trees_alone(self, builder: Builder, mean: Any) -> Candidate:
+        assert builder.cross_fits is not None
+        fitted = builder.fitted(builder.model(), History())
+        gp = LearnedOnly(fitted)
+        fit = builder.cross_fits[0]
+        if self.small:
+            assert fit.held_out is not None
+            held = gp.probabilities_of(fit.held_out)
+        else:
+            held = self._held_density(gp, builder.plan)
+        return Candidate(mean if isinstance(mean, str) else type(mean).__name__, gp, held)
+
+    def _by_folds(self, plan: Plan, builder: Builder, seconds: float) -> Array:
+        """What models that were trained without a fold say about it: probabilities, or log densities."""
+        data = self.data
+        rows = plan.train[0]
+        labels = data.target.values[rows, 0] if data.num_classes is not None else None
+        fold = assign_folds(labels, len(rows), FOLDS, data.seeds[0])
+        folds = int(fold.max()) + 1
+        size = len(rows) - int(np.bincount(fold).max())
+        parts = [rows[fold != k][:size] for k in range(folds)]
+        offsets = None if builder.table.learned is None else builder.table.learned[0].double().cpu().numpy()
+        own = replace(
+            data,
+            rows=parts,
+            validation_rows=None,
+            seeds=[data.seeds[0] + k for k in range(folds)],
+            offsets=offsets,
+            cross_fits={},
+        )
+        settings = plan.settings.but(validation_fraction=0.0)
+        inner = Builder(own, make_plan(own, METHODS["svgp"], settings, columns=plan.columns, split=False))
+        model = inner.model()
+        train(model, inner.problem(model), replace(inner.plan.training, seconds=seconds))
+        out: list[Array] = []
+        model.eval()
+        with torch.no_grad():
+            every = torch.as_tensor(rows, device=inner.rows.device).expand(folds, -1)
+            batch = inner.table.gather(every)
+            f = model.marginals(batch.x)
+            density = model.likelihood.bind()
+            if data.num_classes is None:
+                logs = density.log_predictive(batch.y, f.mean, f.variance)
+                values = logs.double().cpu().numpy()[..., None]  # [K, n, 1]
+            else:
+                values = density.class_probabilities(f.mean, f.variance).mT.double().cpu().numpy()
+        for i, k in enumerate(fold):
+            out.append(values[k, i])
+        found = np.stack(out)
+        return found[:, 0] if data.num_classes is None else found
+
+    # -- the stack -------------------------------------------------------------------------------------------
+
+    def _excess(self, found: list[Candidate]) -> CrossFit | None:
+        """The log of how much larger squared errors are than the best candidate's variances."""
+        best = min(found, key=self._nll)
+        assert best.builder is not None and best.model is not None
+        builder = best.builder
+        if builder.n < EXCESS_ROWS or self.data.noise is not None:
+            return None
+        squares = []
+        for rows in builder.rows.split(4096, 1):
+            batch = builder.table.gather(rows)
+            left = leave_one_out(best.model, batch)
+            squares.append(((batch.y - left.mean).square() / left.variance)[0].double().cpu())
+        square = torch.cat(squares, -1).mT.numpy().clip(1e-3, 1e2)
+        plan = builder.plan
+        weights = None if self.data.weights is None else self.data.weights[plan.train[0]]
+        return cross_fit(
+            EXCESS_TREES,
+            self.data.X[plan.train[0]][:, plan.columns],
+            square,
+            Goal("positive", outputs=square.shape[1]),
+            weights=weights,
+            seed=self.data.seeds[0],
+            deadline=time.perf_counter() + EXCESS_SHARE * self.clock.seconds,
+        )
+
+    def _held_rows(self, found: list[Candidate]) -> NDArray[np.intp]:
+        plan = next(c.builder.plan for c in found if c.builder is not None)
+        return plan.train[0] if plan.validation is None else plan.validation[0]
+
+    def _nll(self, candidate: Candidate) -> float:
+        """Of a Gaussian with the moments of the rows held out."""
+        rows = self._held_rows([candidate])
+        y = self.data.target.values[rows]
+        mean, variance = candidate.held
+        return float(np.mean(np.log(variance) + (y - mean) ** 2 / variance))
+
+    def _stacked(self, found: list[Candidate], excess: CrossFit | None) -> Stack:
+        rows = self._held_rows(found)
+        y = self.data.target.values[rows]
+        weights = None if self.data.weights is None else self.data.weights[rows]
+        law: Any
+        if self.gaussian:
+            g = np.zeros_like(y)
+            if excess is not None:
+                columns = found[0].builder.plan.columns  # type: ignore[union-attr]
+                unseen = excess.held_out if self.small else excess.at(self.data.X[rows][:, columns])[0]
+                assert unseen is not None
+                g = unseen
+            moments = [np.stack(part) for part in zip(*(c.held for c in found), strict=True)]
+            laws = [
+                mixture_law(y[:, p], moments[0][..., p], moments[1][..., p], g[:, p], weights)
+                for p in range(y.shape[1])
+            ]
+            law, scores = [own for own, _ in laws], [value for _, value in laws]
+            score = float(np.sum(scores) - 0.0)
+            shares = np.mean([own.of_members for own in law], axis=0)
+        elif self.data.num_classes is not None:
+            codes = y[:, 0].astype(np.intp)
+            count = np.bincount(
+                self.data.target.values[self.data.rows[0], 0].astype(int), minlength=self.data.num_classes
             )
+            frequencies = (count + 1) / (count.sum() + len(count))
+            law, score = class_law(codes, np.stack([c.held for c in found]), frequencies, weights)
+            shares = law.of_members
+        else:
+            law = density_weights(np.stack([c.held for c in found]), weights)
+            score, shares = float("nan"), law
+        kept = [k for k, share in enumerate(shares) if share > 0]
+        law = _without(law, kept)
+        members = [found[k].refit() if found[k].refit is not None else found[k].gp for k in kept]  # type: ignore[misc]
+        labels = [found[k].label for k in kept]
+        history = History(solver="stack", seconds=time.perf_counter() - self.clock.begun)
+        history.records = [r for k in kept for r in getattr(found[k].gp, "history", History()).records][-1:]
+        board = ", ".join(f"{found[k].label} {shares[k]:.2f}" for k in np.argsort(-shares))
+        how = "every row left out in its turn" if self.small else f"{len(rows)} rows held out"
+        history.notes = [f"a stack by the log score of {how}: {board}", *self.notes]
+        if score == score:
+            history.validation_nll = -score
+        return Stack(members, law, labels=labels, settings=self.settings, history=history, excess=excess)
 
-    name = winner.method.name
-    reasons.insert(0, f"{name} ({WORDS[name]}): the best on the validation rows, NLL {winner.nll:.3f}")
-    winner.history.notes[:0] = reasons
-    winner.history.seconds = time.perf_counter() - begun
-    final = settings.but(
-        solver="closed-form" if winner is start else plan.solver,
-        beta2=float(winner.model.beta2[0]),
-        time_budget=seconds,
-    )
-    return builder.fitted(winner.model, winner.history, method=winner.method, settings=final)
-
-
-def _settings(given: Mapping[str, Any], settings: Settings, n: int) -> Settings:
-    """The settings of a race: what is not given is chosen for speed."""
-    for name in ("beta1", "beta2"):
-        if len(as_list(getattr(settings, name))) > 1:
-            raise ValueError(f"method='auto' takes one {name}; lists are for methods by name")
-    own: dict[str, Any] = {"extra_init": settings.extra_init or "random"}
-    if "dtype" not in given:  # minibatches forgive rounding; failed factorisations are undone
-        own["dtype"] = "float32"
-    if settings.num_inducing is None:
-        own["num_inducing"] = min(POINTS[settings.torch_device.type], n)
-    if settings.validation_fraction is None or settings.validation_fraction * n < 1:
-        own["validation_fraction"] = min(0.1, VALIDATION_ROWS / n)
-    return settings.but(**own)
+    def _note(self, name: str, history: History) -> None:
+        self.notes += [f"{name}: {note}" for note in history.notes]
 
 
-def _closed_form_start(builder: Builder, seconds: float) -> Racer:
-    """A coupled GP whose kernel a sample has chosen, and whose q(u) knows all training rows."""
-    method = METHODS["svgp"]
-    builder.betas = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    model = builder.model(method)
-    cosine = make_schedule("cosine")
-    plan = TrainingPlan(START_STEPS, START_RATE, schedule=cosine, check_every=10, seconds=seconds)
-    (history,) = train(model, builder.closed_form(model, sample=START_ROWS), plan)
-    settle(model, builder.closed_form(model))
-    validation = builder.validation()
-    assert validation is not None
-    history.validation_nll = float(mean_nll(model, validation)[0])
-    return Racer(method, model, history)
+def _without(law: Any, kept: list[int]) -> Any:
+    """A law of the members that have a weight."""
+    if isinstance(law, list):
+        return [type(own)(own.weights[kept], own.log_scale[kept], own.power[kept]) for own in law]
+    if isinstance(law, np.ndarray):
+        return law[kept]
+    return type(law)(law.weights[[0, *(k + 1 for k in kept)]], law.temperature[kept], law.frequencies)
 
 
-def _at_start(builder: Builder, method: Method, settings: Settings, start: Racer | None) -> Model:
-    beta2: Any = 0.0  # validation rows do Ω's work, at a quarter of the cost of a step
-    if method.recipe.has_omega and settings.beta2 is not None:
-        beta2 = settings.beta2
-    builder.betas = torch.tensor([[float(as_list(settings.beta1)[0]), float(as_list(beta2)[0])]]).double()
-    model = builder.model(method)
-    if start is not None:
-        start_from(start.model, model)
-    return model
-
-
-def _plan(
-    builder: Builder, base: TrainingPlan, steps: int | None, seconds: float, schedule: Any, settings: Settings
-) -> TrainingPlan:
-    per_epoch = max(1, -(-builder.n // settings.batch_size))
-    return replace(
-        base,
-        epochs=settings.epochs or 1,
-        steps=steps,
-        learning_rate=settings.learning_rate or RATE,
-        schedule=make_schedule(schedule),
-        evaluate_every=settings.evaluate_every or -(-LOOK_EVERY // per_epoch),
-        patience=settings.patience or PATIENCE,
-        restore_best=True,
-        seconds=max(seconds, 1e-3),
-    )
-
-
-def _standings(ranked: list[Racer], seconds: float) -> list[str]:
-    """How the race went, for people."""
-    board = ", ".join(f"{racer.method.name} {racer.nll:.3f}" for racer in ranked)
-    return [
-        f"after the race the validation NLL in scaled units was: {board}",
-        f"all of it was to take no more than {seconds:.0f} s",
-    ]
+def _or_infinity(value: float | None) -> float:
+    return float("inf") if value is None or value != value else value

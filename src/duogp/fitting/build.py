@@ -12,10 +12,10 @@ from torch import Tensor
 from duogp.bases.recipes import Parts
 from duogp.fitting.deep import MAX_WIDTH, Architecture, build_deep_model
 from duogp.fitting.extractors import default_widths, make_network
-from duogp.fitting.factories import KernelFactory, initial_kernel, make_likelihood
+from duogp.fitting.factories import KernelFactory, initial_kernel, initial_slope, make_likelihood
 from duogp.kernels import GeneralisedRBF
 from duogp.likelihoods import GaussianLikelihood, Likelihood
-from duogp.means import Mean, NetworkMean, make_mean
+from duogp.means import Mean, NetworkMean, OffsetMean, make_mean
 from duogp.methods.registry import Method
 from duogp.methods.settings import Settings
 from duogp.models.mixing import LinearMixing
@@ -61,11 +61,13 @@ def build_model(
     classes: int | None = None,
     rows: Batch | None = None,
     inputs: Tensor | None = None,
+    learned: int = 0,
 ) -> Model:
     """R replicates of a method as one model, on the settings' device and in their precision.
 
     ``rows``: all of the training rows, where the points are the rows; ``inputs`` [R, n, d]: some of them,
-    from which the hidden layers of a deep GP choose their directions.
+    from which the hidden layers of a deep GP choose their directions. ``learned``: the last so many columns
+    are a cross-fitted mean.
     """
     replicates, dims = inducing.shape[0], spread.shape[-1]
     dtype = settings.torch_dtype
@@ -90,6 +92,9 @@ def build_model(
         "beta2": beta2,
         "mixing": None if settings.num_latents is None else LinearMixing(seen, latents, generators),
     }
+    offset = None
+    if learned:
+        offset = batched(OffsetMean(learned, latents, initial_slope(likelihood)), batch_shape)
     options = basis_options(method, settings, omega)
     if method.is_deep:
         _check_layer_kernel(settings, dims)
@@ -108,7 +113,8 @@ def build_model(
             architecture=architecture,
             q=method.q_class,
             options=options | {name: getattr(settings, name) for name in method.q_class.options},
-            mean=settings.mean,
+            mean="constant" if learned else settings.mean,
+            offset=offset,
             shared_kernel=shared,
             inputs=inputs,
             spread=spread,
@@ -120,7 +126,7 @@ def build_model(
         return deep.to(settings.torch_device)
 
     kernels = KernelFactory(
-        method, settings, spread, (replicates, 1) if shared else batch_shape, num_data, inducing
+        method, settings, spread, (replicates, 1) if shared else batch_shape, num_data, inducing, learned
     )
     if kernels.extractors and settings.inducing_space == "feature":
         inducing, extra = kernels.in_feature_space(inducing, extra)
@@ -142,7 +148,8 @@ def build_model(
         for name, parameter in basis.named_parameters():
             if name.endswith("inducing"):
                 parameter.requires_grad_(False)
-    model = Model(mean=_mean(method, settings, dims, num_data, batch_shape), basis=basis, **common)
+    mean = _mean(method, settings, dims, num_data, batch_shape) if offset is None else offset
+    model = Model(mean=mean, basis=basis, **common)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     model = model.to(settings.torch_device)

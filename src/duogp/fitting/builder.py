@@ -15,16 +15,18 @@ from duogp.data.scaling import Scaler
 from duogp.fitting.build import build_model
 from duogp.fitting.dataset import Dataset, Rows
 from duogp.fitting.factories import initial_kernel
+from duogp.fitting.learned import cross_fits, learned_values
 from duogp.fitting.plan import Plan
 from duogp.kernels import GeneralisedRBF
 from duogp.kernels.generalised import generalised_points
-from duogp.means import ConstantMean
+from duogp.means import ConstantMean, CrossFit
 from duogp.methods.registry import Method
 from duogp.methods.settings import Settings
 from duogp.models.deep import DeepModel
 from duogp.models.model import Batch, Model, take_replicate
 from duogp.posterior.deep import DeepGP
 from duogp.posterior.gp import GP
+from duogp.posterior.learned import LearnedMean
 from duogp.training import ClosedForm, Evidence, History, Minibatches, Problem, Scaling, Stochastic, Table
 
 #: Rows that a prior mean starts from.
@@ -45,6 +47,15 @@ class Builder:
         self.grid = len(plan.betas)
         self.x_scalers, self.y_scalers = _scalers(data, plan)
         table = _table(data, plan, self.x_scalers, self.y_scalers)
+        self.cross_fits: list[CrossFit] | None = None
+        if plan.learned:
+            if data.offsets is None:
+                self.cross_fits = cross_fits(data, plan)
+                values = learned_values(data, plan, self.cross_fits, self.y_scalers)
+            else:
+                values = np.broadcast_to(data.offsets, (len(plan.train), *data.offsets.shape)).copy()
+            learned = torch.as_tensor(values, dtype=table.dtype, device=plan.settings.torch_device)
+            table = replace(table, learned=learned)
         self.table = self._each_beta(table)
         self.rows = self._row_sets(plan.train)
         self.held_out = None if plan.validation is None else self._row_sets(plan.validation)
@@ -73,6 +84,7 @@ class Builder:
             classes=self.data.num_classes,
             rows=self.table.gather(self.rows) if points_are_rows else None,
             inputs=self.table.gather(self.rows[:, :START_ROWS]).x if method.is_deep else None,
+            learned=self.plan.learned,
         )
         y = self.table.y[self.rows[:, :START_ROWS]].mT  # [R, outputs, n]
         start = model.likelihood.initial_latent(y)
@@ -132,7 +144,17 @@ class Builder:
             known_noise=self.data.noise is not None and not getattr(model.likelihood, "learns_noise", True),
             column_names=self.data.names,
             classes=self.data.target.classes,
+            learned=None if self.cross_fits is None else self._learned_mean(replicate),
         )
+
+    def _learned_mean(self, replicate: int) -> LearnedMean:
+        """The cross-fitted mean of a set of rows; its spread is known where rows have not been seen by it."""
+        assert self.cross_fits is not None
+        fit, unseen = self.cross_fits[replicate], None
+        if self.plan.validation is not None:
+            rows = self.data.X[self.plan.validation[replicate]][:, self.plan.columns]
+            unseen = fit.at(rows, self.settings.torch_device)[1].mean(0)
+        return LearnedMean(replace(fit, held_out=None), unseen)
 
     # -- inside ----------------------------------------------------------------------------------------------
 
@@ -150,7 +172,7 @@ class Builder:
             generator = torch.Generator().manual_seed(seed)
             x = _scaled_rows(table, rows, r)
             spreads.append(_spread(x, None if table.weight is None else table.weight[rows[r]].cpu().numpy()))
-            kernel = initial_kernel(settings, spreads[-1]).to(x.device)
+            kernel = initial_kernel(settings, spreads[-1], learned=plan.learned).to(x.device)
             num, more, name = plan.num_inducing, plan.num_extra, plan.inducing_init
             if recipe.points_are_rows:
                 points.append(x)
@@ -180,6 +202,8 @@ class Builder:
         return torch.as_tensor(rows, device=self.settings.torch_device).repeat_interleave(self.grid, 0)
 
     def _each_beta(self, table: Table) -> Table:
+        if self.grid > 1 and table.learned is not None:
+            table = replace(table, learned=table.learned.repeat_interleave(self.grid, 0))
         if table.scaling is None or self.grid == 1:
             return table
         scaling = Scaling(*(t.repeat_interleave(self.grid, 0) for t in table.scaling))
@@ -272,9 +296,9 @@ def _spread(x: Tensor, weights: NDArray | None) -> Tensor:
 
 def _scaled_rows(table: Table, rows: Tensor, r: int) -> Tensor:
     x = table.x[rows[r]].double()
-    if table.scaling is None:
-        return x
-    return (x - table.scaling.x_shift[r]) / table.scaling.x_scale[r]
+    if table.scaling is not None:
+        x = (x - table.scaling.x_shift[r]) / table.scaling.x_scale[r]
+    return x if table.learned is None else torch.cat([x, table.learned[r][rows[r]].double()], -1)
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from duogp.data.targets import Target, raw_target, read_target, with_validation
 from duogp.data.validation import as_matrix, as_row_vector, column_names
 from duogp.fitting.factories import is_gaussian, target_kind
+from duogp.means import CrossFit
 from duogp.methods.settings import Settings
 
 Rows = NDArray[np.intp]
@@ -37,6 +38,8 @@ class Dataset:
     validation_rows: list[Rows] | None  # as given; None: a plan may split some off
     seeds: list[int]
     names: list[str] | None  # of the columns
+    offsets: NDArray[np.float64] | None = None  # a prior mean of all rows in scaled units, [N, C], as given
+    cross_fits: dict[Any, CrossFit] = field(default_factory=dict)  # learned means that were fitted before
 
     @classmethod
     def of_table(

@@ -86,6 +86,7 @@ def build_deep_model(
     beta1: Tensor | float = 1.0,
     beta2: Tensor | float = 0.0,
     mean: str | nn.Module = "constant",
+    offset: nn.Module | None = None,
     mixing: LinearMixing | None = None,
     shared_kernel: bool = False,
     inputs: Tensor | None = None,
@@ -98,7 +99,8 @@ def build_deep_model(
     two read. ``inducing`` [R, 1, M, d] and ``extra`` (of the second block, where the recipe has one) are the
     points of the first layer. ``likelihood`` leads with [R] and sees ``latents`` functions, or what
     ``mixing`` makes of them; they share a kernel if ``shared_kernel``. ``mean`` is the prior mean of the last
-    layer, a function of that layer's inputs. ``inputs`` [R, n, d]: rows whose principal directions a narrow
+    layer, a function of that layer's inputs; ``offset`` is one more, of the inputs of the model. ``inputs``
+    [R, n, d]: rows whose principal directions a narrow
     hidden layer keeps and whose spread the kernels are given; without them, those of the inducing points.
     ``spread`` [R, 1, d]: that of the inputs, where it is known better.
     """
@@ -161,6 +163,7 @@ def build_deep_model(
         samples=samples if a.samples is None else a.samples,
         eval_samples=a.eval_samples,
         columns=a.columns,
+        offset=offset,
     )
     for name, parameter in model.named_parameters():
         parameter.data = parameter.data.to(numerics.dtype)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from duogp.fitting.extractors import Extractor
-from duogp.kernels import Constant, Kernel, Scale, Stationary, Sum, make_kernel
+from duogp.kernels import ActiveDims, Constant, Kernel, Scale, Stationary, Sum, make_kernel
 from duogp.likelihoods import LIKELIHOODS, GaussianLikelihood, Likelihood, make_named
 from duogp.methods.registry import Method
 from duogp.methods.settings import Settings, as_list
@@ -20,6 +20,7 @@ from duogp.numerics.parameters import batched
 
 #: A likelihood by the labels: "bernoulli" for two classes, "robust-max" for more.
 CLASSES = "classes"
+PROBIT_SLOPE = 0.6
 
 
 def likelihood_name(name: object) -> str:
@@ -89,8 +90,21 @@ def make_likelihood(
     )
 
 
-def initial_kernel(settings: Settings, spread: Tensor, batch_shape: tuple[int, ...] = ()) -> Kernel:
-    """The kernel that replicates start from; ``spread``: the standard deviation of every column, [..., d]."""
+def initial_slope(likelihood: Likelihood) -> float:
+    """Of a latent function in the log odds that a mean predicts: the probit of p is 0.6 times its logit."""
+    return PROBIT_SLOPE if getattr(likelihood, "link", None) == "probit" else 1.0
+
+
+def initial_kernel(
+    settings: Settings, spread: Tensor, batch_shape: tuple[int, ...] = (), *, learned: int = 0
+) -> Kernel:
+    """The kernel that replicates start from; ``spread``: the standard deviation of every column, [..., d].
+
+    ``learned``: the last so many columns are a cross-fitted mean, which kernels see that are given by name.
+    """
+    if learned and not (settings.mean_as_input and isinstance(settings.kernel, str)):
+        dims = spread.shape[-1] - learned
+        return ActiveDims(initial_kernel(settings, spread[..., :dims], batch_shape), range(dims))
     dims = spread.shape[-1]
     kernel = make_kernel(settings.kernel, dims, ard=settings.ard, scale=settings.output_scale)
     kernel = batched(kernel, batch_shape)
@@ -127,12 +141,15 @@ class KernelFactory:
         shape: tuple[int, int],
         rows: int,
         inducing: Tensor,
+        learned: int = 0,
     ) -> None:
         roles = {"shared": ("covariance",), "decoupled": ("covariance", "mean"), "mean": ("mean",)}
         chosen = roles.get(method.defaults.get("extractor", ""), ())
         batch, seed = (inducing.shape[0], 1), settings.random_state
         self.extractors = {role: Extractor(settings, role, rows, inducing, seed, batch) for role in chosen}
-        self._of_inputs: Callable[[], Kernel] = lambda: initial_kernel(settings, spread, shape)
+        self._of_inputs: Callable[[], Kernel] = lambda: initial_kernel(
+            settings, spread, shape, learned=learned
+        )
         self._settings, self._shape = settings, shape
         self._on_features: Kernel | None = None
 

@@ -18,21 +18,30 @@ from duogp.data.columns import informative_columns
 from duogp.errors import DataWarning
 from duogp.fitting.dataset import Dataset, Rows, hold_out
 from duogp.fitting.factories import initial_kernel, is_gaussian, likelihood_label, make_likelihood
+from duogp.fitting.learned import learned_columns
 from duogp.likelihoods import Likelihood
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings, as_list
 from duogp.training import TrainingPlan, make_schedule
+from duogp.training.schedules import plateau
 
 #: Rows up to which Ω may see all of them at once (its cost is n³), and up to which it does so unasked.
 FULL_OMEGA_ROWS = 5000
 FULL_OMEGA_DEFAULT = 1000
 #: Rows up to which "auto" prefers the closed form where there is one: a step costs about an epoch.
 CLOSED_FORM_ROWS = {"cpu": 50_000, "cuda": 500_000}
-#: Epochs of minibatches unless told otherwise: a hundred, but on small tables as many as make so many steps.
-EPOCHS, MIN_STEPS = 100, 500
+#: Epochs of minibatches unless told otherwise: a hundred, but on small tables as many as make so many steps;
+#: where the loss says when to stop, so many at most.
+EPOCHS, MIN_STEPS, MOST_STEPS = 100, 500, 6000
+#: Steps on the collapsed bound unless told otherwise: of L-BFGS, which stops by itself, and of Adam.
+NEWTON_STEPS, ADAM_STEPS = 1000, 200
 #: Step size of natural gradients, by whether the likelihood is log-concave. Where it is not, a quick q(u)
 #: settles before the kernel has moved.
 NATURAL_RATE = {True: 0.1, False: 0.02}
+#: Rows of a warm start, at most.
+WARM_ROWS = 5000
+#: Rows of the sample that L-BFGS starts on, where there are twice as many, and what a row must gain there.
+SAMPLE_ROWS, SAMPLE_TOLERANCE = 2000, 0.01
 #: Of the weights of networks, unless the user says otherwise.
 WEIGHT_DECAY = 1e-4
 #: Rows up to which the exact GP is fitted: memory is n², a step n³.
@@ -55,11 +64,14 @@ class Plan:
     omega: str = "rows"  # rows that Ω sees
     betas: list[tuple[float, float]] = field(default_factory=lambda: [(1.0, 0.0)])  # the grid of (β₁, β₂)
     warm_start: TrainingPlan | None = None  # closed-form SVGP to start from
+    warm_start_rows: int | None = None  # on a sample of so many rows; None: on all
+    sample_start: TrainingPlan | None = None  # on `SAMPLE_ROWS` of the rows, before all of them
     refit: bool = False  # the final q(u) of closed-form training sees the rows held out too
     num_inducing: int = NUM_INDUCING
     num_extra: int | None = None  # of the second set of points; None: there is none
     inducing_init: str = "kmeans"
     categorical: frozenset[int] = frozenset()  # of the used columns, those of category codes
+    learned: int = 0  # columns of a cross-fitted mean, behind those of X
     reasons: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -76,7 +88,9 @@ class Plan:
             "omega": self.omega if self.method.recipe.has_omega and any(b for _, b in self.betas) else None,
             "warm_start": None
             if self.warm_start is None
-            else f"{self.warm_start.epochs} closed-form steps of svgp",
+            else f"at most {self.warm_start.epochs} closed-form steps of svgp"
+            + (f" on {self.warm_start_rows} of the rows" if self.warm_start_rows else ""),
+            "sample_start": None if self.sample_start is None else f"on {SAMPLE_ROWS} of the rows",
             "training": self._length(),
             "refit": "the rows held out come back for the final q(u)" if self.refit else None,
             "device": f"{self.settings.torch_device}, {self.settings.dtype}",
@@ -97,6 +111,11 @@ class Plan:
         )
         limit = "" if t.seconds is None else f", at most {t.seconds:g} s"
         early = "" if t.patience is None else f", stopped after {t.patience} looks without improvement"
+        if t.optimiser == "lbfgs":
+            end = f", until they gain less than {t.tolerance:g} a row" if t.tolerance else ""
+            return f"at most {length} of L-BFGS{end}{limit}{early}"
+        if t.schedule is plateau and t.tolerance:
+            length = f"at most {length}, until they gain less than {t.tolerance:g} a row,"
         return f"{length} at rate {t.learning_rate:g}{limit}{early}"
 
 
@@ -140,7 +159,11 @@ def make_plan(
     used = used_columns(data, settings, train) if columns is None else columns
     categorical = category_columns(settings, int(used.sum()))
     num, more, name = choose_points(method, settings, n, categorical)
+    learned = learned_columns(data, method, settings)
+    if learned:
+        reasons["columns"] = f"and {learned} of a mean that {settings.mean_folds} folds have learned"
     own_validation = data.validation_rows is None
+    warm = _warm_start(method, settings, training, closed)
     return Plan(
         method,
         settings,
@@ -151,12 +174,15 @@ def make_plan(
         training,
         _omega(settings, n, closed),
         betas,
-        _warm_start(method, settings, training, closed),
+        warm,
+        settings.warm_start_rows or (WARM_ROWS if n > WARM_ROWS else None),
+        None if warm else _sample_start(method, training, n),
         settings.refit and own_validation and validation is not None and not recipe.points_are_rows,
         num,
         more,
         name,
         categorical,
+        learned,
         reasons,
     )
 
@@ -345,7 +371,15 @@ def _training(
     method: Method, settings: Settings, n: int, solver: str, early: bool, likelihood: Likelihood
 ) -> TrainingPlan:
     closed = solver == "closed-form"
-    epochs, every = (200, 5) if closed else _minibatch_epochs(n, settings.batch_size)
+    # L-BFGS needs no rate and no schedule: who gives one means Adam.
+    newton = closed and settings.learning_rate is None and settings.schedule is None
+    given = settings.epochs is not None or settings.steps is not None or settings.time_budget is not None
+    # Networks are ended by validation rows, a protocol by its steps, everything else by its loss.
+    rests = not closed and not method.has_network and not given and settings.tolerance > 0
+    if closed:
+        epochs, every = (NEWTON_STEPS if newton else ADAM_STEPS), 5
+    else:
+        epochs, every = _minibatch_epochs(n, settings.batch_size, MOST_STEPS if rests else MIN_STEPS)
     if settings.epochs is not None and not closed:
         every = 1
     rate = method.recipe.closed_form_rate if closed else 1e-2
@@ -353,7 +387,9 @@ def _training(
     return TrainingPlan(
         epochs=settings.epochs or epochs,
         learning_rate=settings.learning_rate or rate,
-        schedule=make_schedule(settings.schedule or ("cosine" if closed else "multistep")),
+        schedule=make_schedule(
+            settings.schedule or ("cosine" if closed else "plateau" if rests else "multistep")
+        ),
         evaluate_every=settings.evaluate_every or every,
         patience=(settings.patience or (40 if method.has_network else 10)) if early else None,
         restore_best=early,
@@ -365,13 +401,23 @@ def _training(
         weight_decay=WEIGHT_DECAY if settings.weight_decay is None else settings.weight_decay,
         backend=settings.backend,
         verbose=settings.verbose,
+        optimiser="lbfgs" if newton else "adam",
+        tolerance=settings.tolerance,
     )
 
 
-def _minibatch_epochs(n: int, batch_size: int) -> tuple[int, int]:
+def _minibatch_epochs(n: int, batch_size: int, steps: int) -> tuple[int, int]:
     """How many, and after how many to look at the validation rows: a hundred times in all."""
-    epochs = max(EPOCHS, -(-MIN_STEPS // -(-n // batch_size)))
+    epochs = max(EPOCHS, -(-steps // -(-n // batch_size)))
     return epochs, epochs // EPOCHS
+
+
+def _sample_start(method: Method, training: TrainingPlan, n: int) -> TrainingPlan | None:
+    """L-BFGS on a sample of the rows first: its steps are as good, and cost a share of what all rows do."""
+    if training.optimiser != "lbfgs" or n < 2 * SAMPLE_ROWS or method.recipe.points_are_rows:
+        return None
+    tolerance = max(SAMPLE_TOLERANCE, training.tolerance)
+    return replace(training, tolerance=tolerance, patience=None, restore_best=False)
 
 
 def _warm_start(
@@ -379,8 +425,10 @@ def _warm_start(
 ) -> TrainingPlan | None:
     """Closed-form steps of the coupled basis to start from; None without."""
     steps = settings.warm_start
-    if steps is None:
-        steps = method.recipe.warm_start_steps if closed else 0
+    if steps is None and closed:
+        steps = method.recipe.warm_start_steps
+    elif steps is None:  # minibatches till the loss rests: most of the way has a shorter one
+        steps = NEWTON_STEPS if training.schedule is plateau and _can_start_warm(method, settings) else 0
     if not steps:
         return None
     if method.is_deep:
@@ -395,4 +443,11 @@ def _warm_start(
         check_every=10,
         natural_rate=None,
         steps=None,
+        optimiser="lbfgs",
+        patience=None,
+        restore_best=False,
     )
+
+
+def _can_start_warm(method: Method, settings: Settings) -> bool:
+    return not (method.is_deep or method.has_network or closed_form_obstacle(METHODS["svgp"], settings))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from duogp.fitting.auto import RacePlan, choose, plan_race, race
+from duogp.fitting.auto import StackPlan, choose, plan_stack, stack
 from duogp.fitting.builder import Builder, start_from
 from duogp.fitting.checks import check_settings
 from duogp.fitting.dataset import Dataset, with_seed
-from duogp.fitting.plan import Plan, make_plan
+from duogp.fitting.plan import SAMPLE_ROWS, Plan, make_plan
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings
 from duogp.posterior.gp import GP
-from duogp.training import Callback, ClosedForm, History, settle, train
+from duogp.posterior.stack import Stack
+from duogp.training import Callback, ClosedForm, History, TrainingPlan, settle, train
 
 AUTO = "auto"
 
@@ -32,8 +34,8 @@ def fit_table(
     sample_weight: Any = None,
     callbacks: Sequence[Callback] = (),
     settings: dict[str, Any],
-) -> GP:
-    """One GP on one table; see `duogp.fit`."""
+) -> GP | Stack:
+    """One GP on one table, or the stack of ``"auto"``; see `duogp.fit`."""
     settings = with_seed(settings)
     chosen = Settings.of(settings)
     data = Dataset.of_table(X, y, chosen, validation=validation, noise=noise, sample_weight=sample_weight)
@@ -42,10 +44,10 @@ def fit_table(
         return gp
     choice = choose(data, settings, chosen)
     if choice is None:
-        return race(data, settings, chosen, callbacks)
-    settings = choice.settings | settings
-    (gp,) = _fit(data, _planned(data, METHODS[choice.method], Settings.of(settings), settings), callbacks)
-    gp.history.notes.insert(0, choice.reason)
+        return stack(data, settings, chosen, callbacks)
+    name, reason = choice
+    (gp,) = _fit(data, _planned(data, METHODS[name], chosen, settings), callbacks)
+    gp.history.notes.insert(0, reason)
     return gp
 
 
@@ -97,10 +99,10 @@ def plan(
     noise: Any = None,
     sample_weight: Any = None,
     **settings: Any,
-) -> Plan | RacePlan:
+) -> Plan | StackPlan:
     """What `duogp.fit` would do with these arguments, and why; nothing is trained.
 
-    Print it: ``print(duogp.plan(X, y, "dcsvgp"))``. For ``"auto"`` on a large table it is a `RacePlan`.
+    Print it: ``print(duogp.plan(X, y, "dcsvgp"))``. For ``"auto"`` it is a `StackPlan`.
     """
     settings = with_seed(settings)
     chosen = Settings.of(settings)
@@ -113,10 +115,10 @@ def plan(
         return _planned(data, recipe, chosen, settings)
     choice = choose(data, settings, chosen)
     if choice is None:
-        return plan_race(data, settings, chosen)
-    settings = choice.settings | settings
-    found = _planned(data, METHODS[choice.method], Settings.of(settings), settings)
-    found.reasons["method"] = choice.reason
+        return plan_stack(data, settings, chosen)
+    name, reason = choice
+    found = _planned(data, METHODS[name], chosen, settings)
+    found.reasons["method"] = reason
     return found
 
 
@@ -129,19 +131,26 @@ def _fit(data: Dataset, plan: Plan, callbacks: Sequence[Callback]) -> list[GP]:
     """Train every replicate of a plan, all values of β at once, and keep the best β of each."""
     builder, settings = Builder(data, plan), plan.settings
     model = builder.model()
-    warm: list[History] = []
+    starts: list[History] = []
+    words = ""
     if plan.warm_start is not None:
         start = builder.model(METHODS["svgp"])
-        warm = train(start, builder.closed_form(start, sample=settings.warm_start_rows), plan.warm_start)
-        if settings.warm_start_rows is not None:  # the kernel is a sample's, q(u) may be everyone's
+        rows = plan.warm_start_rows
+        starts = train(start, builder.closed_form(start, sample=rows), plan.warm_start)
+        if rows is not None:  # the kernel is a sample's, q(u) may be everyone's
             settle(start, builder.closed_form(start))
         start_from(start, model)
+        words = "closed-form steps of the coupled basis"
+    elif plan.sample_start is not None:
+        starts = train(model, builder.closed_form(model, sample=SAMPLE_ROWS), plan.sample_start)
+        words = f"steps on a sample of {SAMPLE_ROWS} rows"
     problem = builder.problem(model)
-    histories = train(model, problem, plan.training, builder.validation(), callbacks)
-    for history, before in zip(histories, warm, strict=False):
+    training = _rest_of(plan.training, starts)
+    histories = train(model, problem, training, builder.validation(), callbacks)
+    for history, before in zip(histories, starts, strict=False):
         history.seconds += before.seconds
         history.rollbacks += before.rollbacks
-        history.notes.append(f"started from {before[-1].epoch} closed-form steps of the coupled basis")
+        history.notes.append(f"started from {before[-1].epoch} {words}")
     if isinstance(problem, ClosedForm) and plan.refit:
         # Hyperparameters are chosen; the rows that chose them may now speak about q(u) too.
         settle(model, builder.closed_form(model, with_validation=True))
@@ -155,6 +164,13 @@ def _fit(data: Dataset, plan: Plan, callbacks: Sequence[Callback]) -> list[GP]:
         final = settings.but(beta1=beta1, beta2=beta2, solver=plan.solver)
         out.append(builder.fitted(model, histories[best], settings=final, replicate=r, candidate=best))
     return out
+
+
+def _rest_of(training: TrainingPlan, before: list[History]) -> TrainingPlan:
+    """The plan, less the seconds that are spent."""
+    if training.seconds is None or not before:
+        return training
+    return replace(training, seconds=max(training.seconds - before[0].seconds, 1e-3))
 
 
 def _or_infinity(value: float | None) -> float:

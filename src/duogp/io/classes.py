@@ -24,7 +24,7 @@ OURS: tuple[type, ...] = (
     p.GaussianLikelihood, p.HeteroscedasticGaussianLikelihood, p.StudentTLikelihood, p.BernoulliLikelihood,
     p.BetaLikelihood, p.GammaLikelihood, p.PoissonLikelihood, p.RobustMaxLikelihood, p.SoftmaxLikelihood,
     m.Zero, m.ConstantMean, m.LinearMean, m.ModuleMean, m.NetworkMean,
-    MLP, nn.Identity, LogNormalPrior, GammaPrior,
+    m.Trees, MLP, nn.Identity, LogNormalPrior, GammaPrior,
 )
 # fmt: on
 #: Classes by the name under which they are saved, whatever they are called in the code.

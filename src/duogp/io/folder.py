@@ -32,7 +32,7 @@ from duogp.errors import SavedModelError
 from duogp.io.plain import entries, entry
 
 FORMAT = "duogp-model"
-VERSION = (1, 0)
+VERSION = (1, 1)
 MANIFEST, TENSORS = "manifest.json", "tensors.safetensors"
 #: Entries that `write_folder` adds.
 HEADER = ("format", "format_version", "written_by", "tensors", "checksum")

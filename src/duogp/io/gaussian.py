@@ -19,6 +19,7 @@ from duogp.errors import SavedModelError
 from duogp.fitting.build import build_model
 from duogp.fitting.deep import Architecture
 from duogp.io.common import common_from_state, common_state, settings_from_state
+from duogp.io.learned import PREFIX, learned_from_state, learned_state
 from duogp.io.modules import count_numbers, layer_weights, module_state, restore_module
 from duogp.io.plain import entry
 from duogp.io.specs import FREE_NUMBERS, NUMBERS_EACH, Reader
@@ -36,6 +37,7 @@ SECOND_POINTS = ("orthogonal_inducing", "mean_inducing")
 def gaussian_state(gp: GP) -> tuple[dict[str, Any], dict[str, Tensor]]:
     model = gp.model
     described, tensors = module_state(model)
+    learned, of_mean = learned_state(gp.learned)
     omegas = [part.omega for part in model.modules() if isinstance(getattr(part, "omega", None), str)]
     return {
         "kind": "gp",
@@ -51,7 +53,8 @@ def gaussian_state(gp: GP) -> tuple[dict[str, Any], dict[str, Tensor]]:
             "shared_points": bool(getattr(model.basis, "shared", False)),
             **described,
         },
-    }, tensors
+        **({} if learned is None else {"learned_mean": learned}),
+    }, {**tensors, **of_mean}
 
 
 def gaussian_from_state(
@@ -63,7 +66,9 @@ def gaussian_from_state(
 ) -> GP:
     if method is None or method.is_baseline:
         raise SavedModelError(f"its method is {part['method']!r}, which is no GP")
-    sizes = Sizes(tensors)
+    learned = learned_from_state(part.get("learned_mean"), tensors)
+    tensors = {name: value for name, value in tensors.items() if not name.startswith(PREFIX)}
+    sizes = Sizes(tensors, 0 if learned is None else learned.fit.goal.columns)
     reader.functions = sizes.latents
     settings = settings_from_state(Settings, part, reader, device)
     common = common_from_state(part)
@@ -71,20 +76,25 @@ def gaussian_from_state(
     known_noise = entry(described, "known_noise", bool)
     labels, outputs = common["classes"], len(common["y_scaler"].scale)
     functions = outputs if labels is None else len(labels)  # about as many as the likelihood sees
+    if learned is not None and learned.fit.inputs != common["columns"].sum():
+        raise SavedModelError(
+            f"the trees of its prior mean read {learned.fit.inputs} columns, not those used"
+        )
     sizes.check(method, settings, int(common["columns"].sum()), outputs, functions)
     model = _build(method, settings, common, described, sizes, known_noise)
     if (model.likelihood.target == "classes") != (labels is not None):
         raise SavedModelError("its manifest has class labels without a likelihood of classes, or the reverse")
     restore_module(model, described, tensors)
     fitted = DeepGP if isinstance(model, DeepModel) else GP
-    return fitted(model, method=method, settings=settings, known_noise=known_noise, **common)
+    return fitted(model, method=method, settings=settings, known_noise=known_noise, learned=learned, **common)
 
 
 class Sizes:
     """Sizes of a model, read from its tensors."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], learned: int = 0) -> None:
         self.tensors, self.numbers = tensors, count_numbers(tensors)
+        self.learned = learned  # columns of a cross-fitted mean, behind those of X
         self.layers = 1
         while f"hidden.{self.layers - 1}.basis.inducing" in tensors:
             self.layers += 1
@@ -132,7 +142,7 @@ class Sizes:
             raise SavedModelError(
                 f"its manifest has layers of {settings.hidden_width} units, its tensors of {width}"
             )
-        columns = self.inducing.shape[-1]
+        columns, dims = self.inducing.shape[-1], dims + self.learned
         if settings.inducing_space != "feature" and columns not in (dims, 2 * dims):
             raise SavedModelError(f"its manifest uses {dims} columns, and its inducing points have {columns}")
         points = (self.inducing.shape[-2], 0 if self.extra is None else self.extra.shape[-2])
@@ -151,7 +161,7 @@ def _build(
     sizes: Sizes,
     known_noise: bool,
 ) -> Model:
-    tensors, dims = sizes.tensors, int(common["columns"].sum())
+    tensors, dims = sizes.tensors, int(common["columns"].sum()) + sizes.learned
     inducing, extra = sizes.inducing.clone(), None if sizes.extra is None else sizes.extra.clone()
     if settings.inducing_space == "feature" and "extractor" in method.defaults:
         # The saved points are features; `build_model` takes inputs and maps them there.
@@ -176,6 +186,7 @@ def _build(
             generators=[torch.Generator().manual_seed(0)],
             classes=None if labels is None else len(labels),
             rows=Batch(inducing[:, 0], torch.empty(0), noise, weight),  # the exact basis has all of them
+            learned=sizes.learned,
         )
         state = {name: tensors.get(f"basis.prior_{name}") for name in SubspaceState._fields}
         prior = None if state["alpha"] is None else SubspaceState(**state)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from duogp.io.models import gp_from_state, gp_state
 from duogp.io.specs import by_name
 from duogp.methods.settings import Settings
 from duogp.posterior.gp import GP
+from duogp.posterior.stack import Stack
 
 #: The file that `duogp fit` writes beside a model: the columns of its table.
 TABLE = "table.json"
@@ -43,7 +44,12 @@ def _estimator_from_state(manifest: Mapping[str, Any], tensors: Mapping[str, Ten
     return estimator_from_state(manifest, tensors, **given)
 
 
-KINDS: dict[str, Loader] = {"gp": gp_from_state, "neural": gp_from_state, "estimator": _estimator_from_state}
+KINDS: dict[str, Loader] = {
+    "gp": gp_from_state,
+    "stack": gp_from_state,
+    "neural": gp_from_state,
+    "estimator": _estimator_from_state,
+}
 OURS = tuple(KINDS)
 
 
@@ -60,7 +66,7 @@ def save(model: Any, folder: str | os.PathLike[str]) -> Path:
     Kernels, likelihoods and prior means of your own are written by the name of the class and the arguments of
     its constructor: attributes of the same names, or what a method ``config()`` returns.
     """
-    if isinstance(model, GP | NeuralPredictor):
+    if isinstance(model, GP | Stack | NeuralPredictor):
         return write_folder(folder, *gp_state(model))
     from duogp.io.estimators import estimator_state
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,16 +14,23 @@ from duogp.errors import SavedModelError
 from duogp.io.baselines import neural_from_state, neural_state
 from duogp.io.common import method_from_state
 from duogp.io.gaussian import gaussian_from_state, gaussian_state
+from duogp.io.learned import learned_from_state, learned_state
 from duogp.io.modules import count_numbers
-from duogp.io.plain import entry
+from duogp.io.plain import entries, entry, history_from_plain, history_to_plain
 from duogp.io.specs import Reader
 from duogp.posterior.gp import GP
+from duogp.posterior.learned import LearnedMean, LearnedOnly
+from duogp.posterior.stack import LADDER, ClassLaw, MixtureLaw, Stack
+
+STACK = "stack"
 
 
-def gp_state(gp: GP | NeuralPredictor) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def gp_state(gp: GP | Stack | NeuralPredictor) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """A fitted model as a part of a manifest (JSON values) and tensors."""
     if isinstance(gp, NeuralPredictor):
         return neural_state(gp)
+    if isinstance(gp, Stack):
+        return stack_state(gp)
     if not isinstance(gp, GP):
         hint = "; save its .gp" if isinstance(getattr(gp, "gp", None), GP) else ""
         raise TypeError(f"a fitted model is needed, got {type(gp).__name__}{hint}")
@@ -36,12 +44,123 @@ def gp_from_state(
     device: str | torch.device | None = None,
     objects: Mapping[str, Any] | None = None,
     classes: Iterable[Any] | None = None,
-) -> GP | NeuralPredictor:
+) -> GP | Stack | NeuralPredictor:
     """The inverse of `gp_state`; a `SavedModelError` where the two do not describe a model."""
     kind = entry(part, "kind", str)
+    if kind == STACK:
+        return stack_from_state(part, tensors, device=device, objects=objects, classes=classes)
     if kind not in ("gp", "neural"):
         raise SavedModelError(f"its model is of the kind {kind!r}, expected 'gp' or 'neural'")
     reader = Reader(part, count_numbers(tensors), objects=objects, classes=classes)
     method = method_from_state(part, reader)
     read = gaussian_from_state if kind == "gp" else neural_from_state
     return read(part, tensors, method, reader, device)
+
+
+# -- stacks --------------------------------------------------------------------------------------------------
+
+
+def stack_state(stack: Stack) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Its members one after the other, each with its own tensors, and its law as tensors."""
+    parts: list[dict[str, Any]] = []
+    tensors: dict[str, Tensor] = {}
+    for k, member in enumerate(stack.members):
+        if isinstance(member, LearnedOnly):
+            described, own = learned_state(member.learned)
+            part: dict[str, Any] = {"kind": "learned", "learned_mean": described}
+        else:
+            part, own = gp_state(member)
+        parts.append(part)
+        tensors |= {f"member.{k}.{name}": value for name, value in own.items()}
+    tensors |= {f"law.{name}": torch.as_tensor(np.array(value)) for name, value in _law_arrays(stack).items()}
+    excess = None
+    if stack.excess is not None:
+        excess, own = learned_state(LearnedMean(stack.excess))
+        tensors |= {f"excess.{name}": value for name, value in own.items()}
+    return {
+        "kind": STACK,
+        "labels": list(stack.labels),
+        "members": parts,
+        "law": _kind_of(stack.law),
+        "excess": excess,
+        "history": history_to_plain(stack.history),
+    }, tensors
+
+
+def _kind_of(law: Any) -> str:
+    return "classes" if isinstance(law, ClassLaw) else "mixture" if isinstance(law, list) else "density"
+
+
+def _law_arrays(stack: Stack) -> dict[str, Any]:
+    law = stack.law
+    if isinstance(law, ClassLaw):
+        return {n: getattr(law, n) for n in ("weights", "temperature", "frequencies")}
+    if isinstance(law, list):
+        return {n: np.stack([getattr(own, n) for own in law]) for n in ("weights", "log_scale", "power")}
+    return {"weights": law}
+
+
+def stack_from_state(
+    part: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    *,
+    device: str | torch.device | None = None,
+    objects: Mapping[str, Any] | None = None,
+    classes: Iterable[Any] | None = None,
+) -> Stack:
+    """The inverse of `stack_state`."""
+    labels, parts = entries(part, "labels", str), entries(part, "members", dict)
+    if not parts or len(labels) != len(parts):
+        raise SavedModelError("its stack has no members, or not a label for each")
+    members: list[Any] = []
+    given: dict[str, Any] = {"device": device, "objects": objects, "classes": classes}
+    for k, own in enumerate(parts):
+        found = _under(tensors, f"member.{k}.")
+        if entry(own, "kind", str) == "gp":
+            members.append(gp_from_state(own, found, **given))
+        elif own["kind"] == "learned":
+            mean = learned_from_state(own.get("learned_mean"), found)
+            if mean is None:
+                raise SavedModelError("a member of its stack has no model")
+            members.append(mean)
+        else:
+            raise SavedModelError(f"a member of its stack is of the unknown kind {own['kind']!r}")
+    first = next((m for m in members if isinstance(m, GP)), None)
+    if first is None:
+        raise SavedModelError("its stack has no GP")
+    whole = [m if isinstance(m, GP) else LearnedOnly(first, m) for m in members]
+    law = _law(entry(part, "law", str), _under(tensors, "law."), len(members), first)
+    mean = learned_from_state(part.get("excess"), _under(tensors, "excess."))
+    history = history_from_plain(entry(part, "history", dict))
+    excess = None if mean is None else mean.fit
+    return Stack(whole, law, labels=labels, settings=first.settings, history=history, excess=excess)
+
+
+def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def _law(kind: str, tensors: Mapping[str, Tensor], members: int, gp: GP) -> Any:
+    """A law whose arrays have the sizes of the members, and are weights and positive numbers."""
+    arrays = {name: value.double().cpu().numpy() for name, value in tensors.items()}
+    outputs, labels = len(gp.y_scaler.scale), 0 if gp.classes is None else len(gp.classes)
+    shapes = {
+        "mixture": {
+            "weights": (outputs, members, len(LADDER)),
+            "log_scale": (outputs, members),
+            "power": (outputs, members),
+        },
+        "classes": {"weights": (members + 1,), "temperature": (members,), "frequencies": (labels,)},
+        "density": {"weights": (members,)},
+    }.get(kind)
+    if shapes is None or {name: a.shape for name, a in arrays.items()} != shapes:
+        raise SavedModelError("the law of its stack does not fit its members")
+    if not all(np.isfinite(a).all() for a in arrays.values()) or (arrays["weights"] < 0).any():
+        raise SavedModelError("the law of its stack has impossible weights")
+    if kind == "classes":
+        if not (arrays["temperature"] > 0).all():
+            raise SavedModelError("the law of its stack has impossible temperatures")
+        return ClassLaw(**arrays)
+    if kind == "density":
+        return arrays["weights"]
+    return [MixtureLaw(*(arrays[n][p] for n in ("weights", "log_scale", "power"))) for p in range(outputs)]

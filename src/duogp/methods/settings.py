@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 import numpy as np
 import torch
 
+from duogp.means.crossfit import Trees
+
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -58,7 +60,12 @@ POSITIVE_SHARE = Check("be in (0, 1]", lambda v: _is_number(v) and 0 < v <= 1)
 WEIGHTS = Check("be a number ≥ 0 or a list of such numbers", _are_weights)
 NO_ZERO = Check("be above 0 (without the KL, q(u) has no scale)", lambda v: 0 not in as_list(v))
 MODULE = Check("be a torch module", lambda v: isinstance(v, torch.nn.Module), error=TypeError)
-MEAN = Check("be a name or a module", lambda v: isinstance(v, str | torch.nn.Module), error=TypeError)
+MEAN = Check(
+    "be a name, a module, `Trees` or a scikit-learn model",
+    lambda v: isinstance(v, str | torch.nn.Module | Trees) or hasattr(v, "fit"),
+    error=TypeError,
+)
+FOLDS_OF_MEAN = Check("be an integer from 2 on", lambda v: _is_integer(v) and v >= 2)
 INTEGER = Check("be an integer", _is_integer, error=TypeError)
 SEED = Check("be from 0 to 2**63 - 1", lambda v: 0 <= v < 2**63)
 
@@ -125,7 +132,10 @@ class Settings(CheckedSettings):
     likelihood: Any = "gaussian"  #: a name ("classes" for labels), or a likelihood object
     num_latents: int | None = None  #: latent functions mixed into the outputs (LMC); None: one for each
     shared_kernel: bool | None = None  #: one kernel for all latent functions; on for many classes
-    mean: Annotated[Any, MEAN] = "constant"  #: prior mean: "zero", "constant", "linear" or a module
+    mean: Annotated[Any, MEAN] = "constant"  #: prior mean: "zero", "constant", "linear", "trees", a module,
+    #: or any scikit-learn regressor or classifier, which is cross-fitted like the trees
+    mean_folds: Annotated[int, FOLDS_OF_MEAN] = 5  #: of a cross-fitted mean
+    mean_as_input: bool = True  #: a cross-fitted mean is also a column of the kernel's inputs
     kernel: Any = "matern52"  #: a name or a kernel object
     ard: bool = True  #: one lengthscale per column
     output_scale: bool = True  #: learn the prior variance (kernels given by name)
@@ -175,13 +185,16 @@ class Settings(CheckedSettings):
     warm_start: Annotated[int | None, COUNT_OR_ZERO] = None  #: closed-form SVGP steps to start from
     warm_start_rows: int | None = None  #: on a sample of so many rows; all
     time_budget: float | None = None  #: seconds of training, after which it ends where it is
-    epochs: int | None = None
-    steps: int | None = None  #: optimiser steps in all, instead of epochs
+    epochs: int | None = None  #: at most; in closed form an epoch is a step
+    steps: int | None = None  #: optimiser steps in all, at most, instead of epochs
+    tolerance: Annotated[float, NOT_NEGATIVE] = (
+        0.01  #: nats a row that more steps must gain; 0: take all steps
+    )
     batch_size: int = 1024
-    learning_rate: float | None = None
+    learning_rate: float | None = None  #: of Adam; in closed form it takes the place of L-BFGS
     natural_rate: float | None = None  #: of natural gradients on q(u): 0.1; 0.02 without log-concavity
     mean_rule: Literal["adam", "exact", "diagonal", "joint"] = "adam"  #: of γ, beside natural gradients
-    schedule: Any = None  #: "constant", "multistep", "cosine" or a function of the fraction done
+    schedule: Any = None  #: "constant", "multistep", "cosine", "plateau" or a function of the fraction done
     validation_fraction: Annotated[float | None, SHARE] = None
     early_stopping: bool | None = None
     patience: int | None = None  #: evaluations without improvement before stopping: 10, 40 with networks

@@ -43,9 +43,11 @@ class DeepModel(Model):
         samples: int = 1,
         eval_samples: int = 128,
         columns: int = 1024,
+        offset: nn.Module | None = None,
         **last: Any,
     ) -> None:
         super().__init__(**last)
+        self.offset = offset  # a prior mean of the outputs as a function of the inputs, not of hidden layers
         self.hidden = nn.ModuleList(hidden)
         self.draws: LayerDraws | None = None
         if len(hidden):
@@ -87,7 +89,13 @@ class DeepModel(Model):
 
     def propagate(self, x: Tensor, stages: Sequence[Stage] | None = None) -> Iterator[Marginals]:
         """Marginals of every layer in turn, [S, R, width, n], at rows x [R, n, d]."""
-        return propagate(self.live() if stages is None else stages, x, self.draws)
+        stages = self.live() if stages is None else stages
+        for i, f in enumerate(propagate(stages, x, self.draws), 1):
+            yield f if i < len(stages) or self.offset is None else self._with_offset(f, x)
+
+    def _with_offset(self, f: Marginals, x: Tensor) -> Marginals:
+        assert self.offset is not None
+        return f._replace(mean=f.mean + self.offset(x.unsqueeze(-3)))
 
     def live(self, factors: Sequence[Any] | None = None) -> list[LiveLayer]:
         factors = self.factors() if factors is None else factors

@@ -103,6 +103,10 @@ class OnlineGP:
         """
         if gp.model.basis.points_are_rows:
             raise ValueError(f"{gp.method.name!r} keeps all rows: it cannot go on with a stream")
+        if gp.learned is not None:
+            raise ValueError(
+                "the prior mean of gp is cross-fitted to its rows: it cannot go on with a stream"
+            )
         if gp.known_noise:
             raise ValueError("gp was fitted with known noise of every row: new rows would have none")
         if options.get("dtype", gp.settings.dtype) != gp.settings.dtype:

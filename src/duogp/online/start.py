@@ -17,6 +17,7 @@ from duogp.data.scaling import Scaler
 from duogp.data.targets import Target
 from duogp.fitting.builder import Builder
 from duogp.fitting.dataset import Dataset
+from duogp.fitting.learned import learned_spec
 from duogp.fitting.plan import make_plan
 from duogp.methods import Method
 from duogp.methods.settings import Settings
@@ -88,6 +89,8 @@ def first_model(
     data = Dataset(X, target, None, weights, [rows], None, [seed], None)
     # A stream has no end to stop before and no rows to start from in closed form.
     asked = settings.but(solver="stochastic", early_stopping=None, warm_start=None)
+    if learned_spec(asked) is not None:
+        raise ValueError("a stream has no folds: mean must be 'zero', 'constant', 'linear' or a module")
     builder = Builder(data, make_plan(data, method, asked, columns=columns, split=False))
     medians = median_distances(builder.x_scalers[0].transform(X), np.random.default_rng(seed))
     builder.spread = torch.as_tensor(medians)[None, None]

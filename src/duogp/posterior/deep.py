@@ -99,7 +99,7 @@ class DeepGP(GP):
         start = 0
         for piece in x.split(self._chunk_rows()):
             *_, f = self.model.propagate(piece[None], self._frozen)
-            yield start, Marginals(*torch.broadcast_tensors(*f))
+            yield start, self._with_disagreement(Marginals(*torch.broadcast_tensors(*f)), x, start)
             start += len(piece)
 
     def _density(self, row_noise: Tensor | None, start: int, rows: int) -> Density:
@@ -115,12 +115,17 @@ class DeepGP(GP):
     # -- samples: every layer drawn as a function -----------------------------------------------------------
 
     def _joint_draws(self, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
-        return joint_draws(self._frozen, x, n, generator)
+        return joint_draws(self._frozen, x, n, generator) + self._offset(x)
 
     def _path_draws(
         self, n: int, generator: torch.Generator, num_features: int = 1024
     ) -> Callable[[Tensor], Tensor]:
-        return path_draws(self._frozen, n, generator, num_features)
+        paths = path_draws(self._frozen, n, generator, num_features)
+        return lambda x: paths(x) + self._offset(x)
+
+    def _offset(self, x: Tensor) -> Tensor:
+        """The learned mean at rows [1, 1, rows, d]: [latents, rows]; zero without one."""
+        return x.new_zeros(()) if self.model.offset is None else self.model.offset(x)[0]
 
     # -- what was learned ------------------------------------------------------------------------------------
 
@@ -141,7 +146,7 @@ class DeepGP(GP):
         """The first layer's points that carry the covariance, [M, d] in the units of X."""
         inducing = self.model.layers[0].basis.inducing
         assert isinstance(inducing, Tensor)
-        points = inducing[0, 0].detach().double().cpu().numpy()
+        points = inducing[0, 0, :, : int(self.columns.sum())].detach().double().cpu().numpy()
         out = np.full((len(points), len(self.columns)), np.nan)
         out[:, self.columns] = self.x_scaler.inverse(points)
         return out

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from numbers import Integral
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -24,10 +24,13 @@ from duogp.methods import Method
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
 from duogp.numerics.parameters import Positive
+from duogp.posterior.learned import LEAST_NOISE, LearnedMean
 from duogp.posterior.prediction import ClassPrediction, Prediction
 from duogp.posterior.sampling import root_of_joint
 from duogp.posterior.units import Fitted
 from duogp.training.history import History
+
+F = TypeVar("F", Marginals, TotalMarginals, Marginals | TotalMarginals)
 
 #: Kernel columns held at once during prediction, in bytes.
 CHUNK_BYTES = 256 * 2**20
@@ -56,6 +59,7 @@ class GP(Fitted):
         known_noise: bool = False,
         column_names: list[str] | None = None,
         classes: NDArray | None = None,
+        learned: LearnedMean | None = None,
     ) -> None:
         self.model = model.eval()
         self.method = method
@@ -68,6 +72,7 @@ class GP(Fitted):
         self.known_noise = known_noise  # all of the noise was given row by row, none was learned
         self.column_names = column_names
         self.classes = classes  # the labels behind class numbers; None for regression
+        self.learned = learned  # a cross-fitted prior mean
         self._form: FrozenPosterior | None = None
         self._likelihood64: Likelihood | None = None
 
@@ -114,6 +119,8 @@ class GP(Fitted):
             else:
                 probabilities = density.class_probabilities(f.mean, f.variance)[0]
                 pieces = [probabilities, *(part[0] for part in _reported(self._shown(f)))]
+            if x.beside is not None:
+                pieces = self._apart(pieces, f, x.beside[start : start + f.mean.shape[-1]])
             leaving = leaving or [Leaving(len(x)) for _ in pieces]
             for each, piece in zip(leaving, pieces, strict=True):
                 each.add(piece)
@@ -141,12 +148,12 @@ class GP(Fitted):
     def log_density(self, X: Any, y: Any, *, noise: Any = None) -> NDArray[np.float64]:
         """log p(y | x, data) of each row (summed over outputs), in the user's units."""
         self._require_noise(noise, "log_density")
-        x = self._inputs(X)
+        x = self._arriving(X)
         scaled = self._target(y, len(x))
         if self.classes is None:
             require_support(scaled, self.model.likelihood.target)
             scaled = self.y_scaler.transform(scaled)
-        ys = torch.as_tensor(scaled, dtype=torch.float64, device=x.device).mT[None]
+        ys = torch.as_tensor(scaled, dtype=torch.float64, device=self.model.beta1.device).mT[None]
         row_noise = self._row_noise(noise, len(x))
         out = []
         for start, f in self._marginals(x, in_parts=False):
@@ -171,8 +178,43 @@ class GP(Fitted):
                 mean, variance = self.posterior.total_marginals(rows)
                 f = TotalMarginals(mean, clamp_variance(variance, prior))
             f = self.model.complete(f, rows)
-            yield start, type(f)(*torch.broadcast_tensors(*f))
+            yield start, self._with_disagreement(type(f)(*torch.broadcast_tensors(*f)), x, start)
             start += len(piece)
+
+    def _with_disagreement(self, f: F, x: Arriving | Tensor, start: int) -> F:
+        """Marginals with the variance between the folds of a learned mean, which counts as explained."""
+        if isinstance(x, Tensor) or x.beside is None:
+            return f
+        own = self._disagreement(x.beside[start : start + f.mean.shape[-1]])
+        return f._replace(**{f._fields[-1]: f[-1] + own})
+
+    def _disagreement(self, spread: NDArray) -> Tensor:
+        assert self.learned is not None
+        return self.learned.disagreement(spread, self._slope, self._learned_scale)
+
+    def _apart(self, pieces: list[Tensor], f: Marginals | TotalMarginals, spread: NDArray) -> list[Tensor]:
+        """Pieces of a prediction with the disagreement of the folds as a last one, taken off explained."""
+        share = self._shown(f)[-1]
+        part = self._disagreement(spread)
+        part = part.expand(part.shape[0], share.shape[-2], -1) if part.shape[-2] == 1 else part
+        ratio = (part / share.clamp_min(torch.finfo(share.dtype).tiny))[0].clamp(0, 1)
+        explained = pieces[3 if self.classes is not None else 2]
+        own = explained * ratio[: explained.shape[0]]
+        at = 3 if self.classes is not None else 2
+        return [*pieces[:at], explained - own, *pieces[at + 1 :], own]
+
+    @property
+    def _slope(self) -> Tensor:
+        """Of the learned mean in each latent function, [1, latents]."""
+        offset = getattr(self.model, "offset", None)
+        mean: Any = self.model.mean if offset is None else offset
+        return mean.slope.detach()
+
+    @property
+    def _learned_scale(self) -> NDArray | None:
+        return (
+            self.y_scaler.scale if self.learned is not None and self.learned.fit.goal.kind == "real" else None
+        )
 
     def _shown(self, f: Marginals | TotalMarginals) -> Marginals | TotalMarginals:
         """Moments of f beside class probabilities, [1, latents, n]."""
@@ -187,7 +229,17 @@ class GP(Fitted):
         """The likelihood in float64, for prediction."""
         if self._likelihood64 is None:
             self._likelihood64 = copy.deepcopy(self.model.likelihood).double().eval()
+            if self.learned is not None and isinstance(self._likelihood64, GaussianLikelihood):
+                self._take_off_noise(self._likelihood64)
         return self._likelihood64
+
+    def _take_off_noise(self, likelihood: GaussianLikelihood) -> None:
+        """What averaging the folds of a learned mean removes is no noise of new rows."""
+        assert self.learned is not None
+        removed = self.learned.removed_by_averaging(self._slope, self._learned_scale)
+        if removed is not None and likelihood.learns_noise:
+            noise = likelihood.noise()
+            likelihood.noise.set_(torch.maximum(noise - removed.reshape(noise.shape), LEAST_NOISE * noise))
 
     def _row_noise(self, noise: Any, n: int) -> Tensor | None:
         """Known noise of new rows in scaled units, [1, outputs, n]."""
@@ -195,6 +247,27 @@ class GP(Fitted):
             return None
         variance = as_row_vector(noise, n, "noise")[None] / self.y_scaler.scale[:, None] ** 2
         return torch.as_tensor(variance, device=self.model.beta1.device)[None]
+
+    @torch.no_grad()
+    def covariance(self, X: Any) -> NDArray[np.float64]:
+        """Of the functions at all rows in the units of the targets, [outputs, n, n]."""
+        if len(getattr(self.model, "hidden", ())):
+            raise ValueError(f"{self.method.name!r} has no joint Gaussian over rows: use draws")
+        if self.model.likelihood.target != "real":
+            raise ValueError(
+                "a covariance is for likelihoods whose mean is the latent function: use draws instead"
+            )
+        _, residual, explained = self.posterior.joint(self._inputs(X)[None, None])
+        covariance = (residual + explained)[0]  # [latents, n, n]
+        if self.model.mixing is not None:
+            weight = self.model.mixing.weight[0].to(covariance)
+            covariance = torch.einsum("pq,qij->pij", weight.square(), covariance)
+        outputs = len(self.y_scaler.scale)
+        values = covariance[:outputs].cpu().numpy()  # without the latent function of a log noise
+        values = (
+            np.broadcast_to(values, (outputs, *values.shape[1:])) * self.y_scaler.scale[:, None, None] ** 2
+        )
+        return 0.5 * (values + values.transpose(0, 2, 1))
 
     # -- samples ---------------------------------------------------------------------------------------------
 
@@ -317,6 +390,8 @@ class GP(Fitted):
         matrix = self._rows(X)
         device = self.model.beta1.device
         scale = self.x_scaler.on(device)
+        if self.learned is not None:
+            return self._arriving_with_mean(matrix[:, self.columns], device)
         used = None
         if not self.columns.all():
             used = torch.as_tensor(np.flatnonzero(self.columns), device=device)
@@ -325,6 +400,18 @@ class GP(Fitted):
             return scale(x if used is None else x[:, used]).clamp_(-FARTHEST, FARTHEST)
 
         return Arriving(matrix, device, scaled)
+
+    def _arriving_with_mean(self, matrix: NDArray, device: torch.device) -> Arriving:
+        """Rows of the used columns, with what the learned mean says about them behind."""
+        assert self.learned is not None
+        scale, dims = self.x_scaler.on(device), matrix.shape[1]
+        mean = self.learned.at(matrix, device)
+        value = mean.value if self._learned_scale is None else self.y_scaler.transform(mean.value)
+
+        def scaled(x: Tensor) -> Tensor:
+            return torch.cat([scale(x[:, :dims]), x[:, dims:]], -1).clamp_(-FARTHEST, FARTHEST)
+
+        return Arriving(np.concatenate([matrix, value], 1), device, scaled, beside=mean.spread)
 
     def _require_noise(self, noise: Any, what: str) -> None:
         if self.known_noise and noise is None:

@@ -1,4 +1,4 @@
-"""What a fitted model says about new rows, its variance in three parts."""
+"""What a fitted model says about new rows, its variance in parts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ from duogp.metrics import classification_metrics, regression_metrics
 Array = NDArray[np.float64]
 
 
+def check_interval_level(level: float) -> None:
+    if not 0 < level < 1:
+        hint = f"; did you mean {level / 100:g}?" if 1 < level < 100 else ""
+        raise ValueError(f"level must be in (0, 1), got {level}{hint}")
+
+
 @dataclass(frozen=True, repr=False)
 class Prediction:
     """Arrays [n], or [n, outputs] for several outputs, in the units of the targets."""
@@ -24,16 +30,17 @@ class Prediction:
     residual: Array  # distributional: prior variance the inducing points do not explain (far from the data)
     explained: Array  # within-data: what remains uncertain about the inducing values
     noise: Array  # observation noise
+    disagreement: Array | float = 0.0  # between the folds of a learned mean, and the members of a stack
 
     @property
     def function_variance(self) -> Array:
         """Variance of f, without observation noise."""
-        return self.residual + self.explained
+        return self.residual + self.explained + self.disagreement
 
     @property
     def variance(self) -> Array:
         """Variance of a new observation."""
-        return self.residual + self.explained + self.noise
+        return self.residual + self.explained + self.noise + self.disagreement
 
     @property
     def std(self) -> Array:
@@ -45,9 +52,7 @@ class Prediction:
         That of a Gaussian with these moments: exact for Gaussian noise, an approximation for other
         likelihoods, which may reach beyond what their targets can be.
         """
-        if not 0 < level < 1:
-            hint = f"; did you mean {level / 100:g}?" if 1 < level < 100 else ""
-            raise ValueError(f"level must be in (0, 1), got {level}{hint}")
+        check_interval_level(level)
         half = float(ndtri(0.5 + level / 2)) * self.std
         return self.mean - half, self.mean + half
 
@@ -79,6 +84,7 @@ class ClassPrediction:
     latent_mean: Array
     residual: Array  # distributional variance of the latent functions (far from the data)
     explained: Array  # their within-data variance
+    disagreement: Array | float = 0.0  # between the folds of a learned mean, and the members of a stack
 
     @property
     def labels(self) -> NDArray:

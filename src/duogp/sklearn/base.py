@@ -22,6 +22,7 @@ from duogp.online import OnlineGP
 from duogp.online.options import IDLE_SETTINGS
 from duogp.posterior.gp import GP
 from duogp.posterior.prediction import Prediction
+from duogp.posterior.stack import Stack
 from duogp.saveable import Saveable
 from duogp.sklearn.conformal import Calibration, hold_out
 from duogp.sklearn.fit_keywords import fit_keywords, misplaced, naming_settings, seed_of, time_left
@@ -62,10 +63,11 @@ class VarianceParts(NamedTuple):
     within_data: NDArray[np.float64]  # explained: what q(u) contributes
     distributional: NDArray[np.float64]  # residual: prior variance that u leaves unexplained
     noise: NDArray[np.float64]  # of an observation; zero for the latent functions of classes
+    disagreement: NDArray[np.float64]  # between the folds of a learned mean and the members of a stack
 
     @property
     def total(self) -> NDArray[np.float64]:
-        return self.within_data + self.distributional + self.noise
+        return self.within_data + self.distributional + self.noise + self.disagreement
 
 
 class BaseGP(Saveable, BaseEstimator, ABC):
@@ -83,7 +85,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         *,
         num_inducing: int | None = None,
         kernel: Any = "matern52",
-        mean: Any = "constant",
+        mean: Any = None,
         ard: bool = True,
         inducing_init: str | None = None,
         likelihood: Any = None,
@@ -175,7 +177,8 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         self._gp: Any = gp
         self._sample: NDArray | None = sample_of(matrix, seed)
         self._learner: OnlineGP | None = None
-        self.method_, self.reasons_ = self.method if gp.method is None else gp.method.name, reasons
+        self.method_ = Stack.name if isinstance(gp, Stack) else gp.method.name
+        self.reasons_ = reasons
         self.n_iter_ = gp.history[-1].epoch if len(gp.history) else 1
         self.calibration_: Calibration | None = None
         if len(held_out):
@@ -262,9 +265,9 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         first = not self.__sklearn_is_fitted__()
         learner = getattr(self, "_learner", None)
         if learner is None and not first:
-            if not isinstance(self._gp, GP):
+            if not isinstance(self._gp, GP | Stack):
                 raise ValueError(f"{self.method_!r} cannot go on with a stream after fit")
-            learner = OnlineGP.from_gp(self._gp)
+            learner = OnlineGP.from_gp(_continued(self._gp))
         elif learner is None:
             given = self._fit_settings(seed_of(self.random_state))
             given = {name: value for name, value in given.items() if name not in IDLE_SETTINGS}
@@ -340,11 +343,12 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         """The variance at new rows in its parts."""
         prediction = self._predict(X, noise)
         explained, residual = prediction.explained, prediction.residual
+        between = np.broadcast_to(np.float64(prediction.disagreement), explained.shape)
         if isinstance(prediction, Prediction):
-            return VarianceParts(explained, residual, prediction.noise)
+            return VarianceParts(explained, residual, prediction.noise, between)
         if explained.shape[1] == 1:  # one latent function
-            explained, residual = explained[:, 0], residual[:, 0]
-        return VarianceParts(explained, residual, np.zeros_like(explained))
+            explained, residual, between = explained[:, 0], residual[:, 0], between[:, 0]
+        return VarianceParts(explained, residual, np.zeros_like(explained), between)
 
     # -- helpers ---------------------------------------------------------------------------------------------
 
@@ -396,3 +400,17 @@ class BaseGP(Saveable, BaseEstimator, ABC):
             raise ValueError(f"{self.method_!r} has no joint draws")
         seed = seed_of(random_state)
         return self._rows(X).draws(n_samples, seed=seed, observation_noise=not function, noise=noise)
+
+
+def _continued(gp: GP | Stack) -> GP:
+    """The model that a stream goes on from: of a stack the best sparse GP without trees."""
+    if isinstance(gp, GP):
+        return gp
+    order = np.argsort([-weight for weight in gp.weights.values()])
+    for k in order:
+        member = gp.members[k]
+        if isinstance(member, GP) and member.learned is None and not member.method.recipe.points_are_rows:
+            return member
+    raise ValueError(
+        "no member of the stack can go on with a stream: start with partial_fit, or fit with method='svgp'"
+    )

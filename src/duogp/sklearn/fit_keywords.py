@@ -29,7 +29,13 @@ def fit_keywords(params: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Parameters that differ from the defaults of `Settings`; methods warn of settings that they ignore."""
     default = DEFAULTS
     shared = [f.name for f in fields(Settings) if f.name in params and f.name not in TRANSLATED]
-    chosen = {name: params[name] for name in shared if not _same(params[name], getattr(default, name))}
+    # A mean that is asked for, "constant" too, is the only one that "auto" tries.
+    chosen = {
+        name: params[name]
+        for name in shared
+        if (name == "mean" and params[name] is not None)
+        or (name != "mean" and not _same(params[name], getattr(default, name)))
+    }
     chosen["random_state"] = seed
     if params["verbose"]:
         chosen["verbose"] = True

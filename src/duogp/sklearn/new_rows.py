@@ -53,13 +53,17 @@ class NewRows:
         rows, matrices, inflation = self.completions
         count, size, width = matrices.shape
         every = self._predict(matrices.reshape(-1, width), self._repeated(noise))
-        fields = {name: getattr(every, name) for name in _fields(every)}
+        fields = {name: _full(every, name) for name in _fields(every)}
         parts = {name: value.reshape(count, size, *value.shape[1:]) for name, value in fields.items()}
         centre = parts["latent_mean"] if isinstance(every, ClassPrediction) else parts["mean"]
         factor = inflation.reshape(-1, *[1] * (centre.ndim - 2))
         averages = {name: value.mean(0) for name, value in parts.items()}
         averages["residual"] = averages["residual"] + factor * centre.var(0)
-        changed = {name: _with_rows(getattr(prediction, name), rows, v) for name, v in averages.items()}
+        changed = {name: _with_rows(_full(prediction, name), rows, v) for name, v in averages.items()}
+        if isinstance(prediction, Prediction):
+            return Prediction(
+                **changed
+            )  # moments: the components of a stack are other ones for each completion
         return replace(prediction, **changed)
 
     def quantiles(self, levels: Array, noise: Any = None) -> Array:
@@ -154,8 +158,15 @@ def new_rows(gp: Any, matrix: NDArray, completions: Completions | None) -> NewRo
 
 def _fields(prediction: Any) -> tuple[str, ...]:
     if isinstance(prediction, Prediction):
-        return "mean", "residual", "explained", "noise"
-    return "probabilities", "latent_mean", "residual", "explained"
+        return "mean", "residual", "explained", "noise", "disagreement"
+    return "probabilities", "latent_mean", "residual", "explained", "disagreement"
+
+
+def _full(prediction: Any, name: str) -> NDArray:
+    """A part of a prediction, shaped as its mean."""
+    like = prediction.mean if isinstance(prediction, Prediction) else prediction.latent_mean
+    value = getattr(prediction, name)
+    return value if np.ndim(value) else np.full(like.shape, value)
 
 
 def _with_rows(values: NDArray, rows: NDArray[np.intp], new: NDArray) -> NDArray:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, betaincinv, expit, gammainc, gammaincc, gammaincinv, logit, ndtr, ndtri
 
-from duogp.sklearn.root_finding import find_roots
+from duogp.numerics.root_finding import find_roots
 
 Array = NDArray[np.float64]
 

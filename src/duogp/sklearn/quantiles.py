@@ -19,12 +19,15 @@ from duogp.likelihoods.base import standard_deviation
 from duogp.likelihoods.heteroscedastic import HeteroscedasticDensity
 from duogp.models.sample_mixture import MixtureDensity
 from duogp.posterior.gp import GP
+from duogp.posterior.stack import MixturePrediction, Stack
 from duogp.sklearn.predictive import Beta, Draws, Gamma, Mixture, Poisson, Predictive
 
 Array = NDArray[np.float64]
 
 #: Numbers held at once during the inversion.
 CHUNK = 4_000_000
+#: Levels at which the members of a stack of other laws than Gaussian are asked.
+GRID = (np.arange(400) + 0.5) / 400
 #: Draws for likelihoods without a distribution function: a probability to about one per cent.
 NUM_DRAWS = 4096
 
@@ -42,8 +45,10 @@ def as_levels(quantiles: Any, name: str = "quantiles") -> Array:
 
 
 @torch.no_grad()
-def predictive_quantiles(gp: GP | NeuralPredictor, X: Any, levels: Array, noise: Any = None) -> Array:
+def predictive_quantiles(gp: GP | Stack | NeuralPredictor, X: Any, levels: Array, noise: Any = None) -> Array:
     """[levels, n, outputs] in the user's units."""
+    if isinstance(gp, Stack):
+        return _stack_quantiles(gp, X, levels, noise)
     if isinstance(gp, NeuralPredictor):
         pieces: Iterator[Predictive] = _network_pieces(gp, X)
     elif type(gp) is GP and isinstance(gp.model.likelihood, GaussianLikelihood):
@@ -56,6 +61,23 @@ def predictive_quantiles(gp: GP | NeuralPredictor, X: Any, levels: Array, noise:
         pieces = _pieces(gp, X, noise, len(levels))
     found = np.concatenate([piece.quantiles(levels) for piece in pieces], -1)  # [levels, outputs, n]
     return found.transpose(0, 2, 1) * gp.y_scaler.scale + gp.y_scaler.shift
+
+
+def _stack_quantiles(stack: Stack, X: Any, levels: Array, noise: Any) -> Array:
+    """By inversion for mixtures of Gaussians, otherwise from a grid of quantiles of every member."""
+    if isinstance(stack.law, list):
+        prediction = stack.predict(X, noise=noise, in_parts=False)
+        assert isinstance(prediction, MixturePrediction)
+        found = prediction.quantiles(levels)
+        return found[..., None] if stack.single_output else found
+    grid = np.stack([predictive_quantiles(gp, X, GRID, noise) for gp in stack.members])  # [K, grid, n, P]
+    weights = np.repeat(np.array(list(stack.weights.values())) / len(GRID), len(GRID))
+    values = grid.reshape(-1, *grid.shape[2:])
+    order = values.argsort(0)
+    reached = weights[order].cumsum(0)
+    ordered = np.take_along_axis(values, order, 0)
+    which = (reached[None] < levels[:, None, None, None] - 1e-12).sum(1).clip(0, len(values) - 1)
+    return np.take_along_axis(ordered, which, 0)
 
 
 def _network_pieces(network: NeuralPredictor, X: Any) -> Iterator[Predictive]:

@@ -17,11 +17,13 @@ from duogp.kernels.deep_kernel import Deep
 from duogp.kernels.foreign import Foreign
 from duogp.numerics.networks import Linear
 from duogp.training.adam import Adam
+from duogp.training.lbfgs import LBFGS
 from duogp.training.problems import Problem
 
 logger = logging.getLogger("duogp")
 
 Backend = Literal["auto", "eager", "compile", "graph"]
+Optimiser = Literal["adam", "lbfgs"]
 
 #: Steps to come from which compiling pays. It takes 10 to 20 seconds and saves 2 to 8 milliseconds of a step
 #: (two cores; 20 to 800 inducing points: won back after 1,500 to 8,500 steps). `auto` compiles what that was
@@ -75,6 +77,57 @@ class StepBackend:
 
     def set_learning_rate(self, value: float) -> None:
         self.adam.rate = value
+
+    def restart(self) -> None:
+        """Called after parameters were put back."""
+
+    def refresh(self) -> None:
+        """Called after others may have moved parameters."""
+
+    def freeze(self, replicates: Tensor) -> None:
+        """Replicates that shall move no more, [R]; where that is possible."""
+
+    def given_up(self) -> Tensor | None:
+        """Replicates that find no way down, [R]; None where nobody knows."""
+        return None
+
+
+class QuasiNewton(StepBackend):
+    """L-BFGS on a deterministic loss: a step is an evaluation, and leaves each replicate's best point."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lbfgs = LBFGS(self.parameters, self.problem.model.replicates)
+
+    def state(self) -> list[Tensor]:
+        return list(self.parameters)  # what it remembers is forgotten, see `restart`
+
+    def step(self) -> Tensor:
+        self.adam.zero_grad()
+        return self.problem.backward()
+
+    def run(self) -> Tensor:
+        self.lbfgs.place()
+        return self.take(super().run())
+
+    def take(self, loss: Tensor) -> Tensor:
+        """A factorisation that fails at a point tried is answered by a shorter step, and no failure."""
+        failed = self.problem.model.numerics.failed
+        best = self.lbfgs.advance(loss, failed)
+        failed.logical_and_(~torch.isfinite(best))
+        return best
+
+    def restart(self) -> None:
+        self.lbfgs.restart()
+
+    def refresh(self) -> None:
+        self.lbfgs.refresh()
+
+    def freeze(self, replicates: Tensor) -> None:
+        self.lbfgs.frozen = replicates
+
+    def given_up(self) -> Tensor | None:
+        return self.lbfgs.given_up
 
 
 class Compiled(StepBackend):
@@ -149,6 +202,14 @@ class CapturedGraph(StepBackend):
             self.loss = self.step()
 
 
+class CapturedQuasiNewton(QuasiNewton, CapturedGraph):
+    """L-BFGS whose evaluations are replayed; what it makes of them is not captured."""
+
+    def run(self) -> Tensor:
+        self.lbfgs.place()
+        return self.take(CapturedGraph.run(self))
+
+
 def network_weights(model: nn.Module) -> list[Tensor]:
     """The weight matrices of networks, ours and a user's; biases and scales are not among them."""
     out: list[Tensor] = []
@@ -176,8 +237,10 @@ def make_backend(
     *,
     weight_decay: float = 0.0,
     steps: int = 0,
+    optimiser: Optimiser = "adam",
 ) -> StepBackend:
     """The backend of that name; "auto" decides by the device, the model and ``steps``, those to come."""
+    newton = optimiser == "lbfgs"
     on_cuda, capturable = parameters[0].is_cuda, is_capturable(problem.model)
     given = problem, parameters, learning_rate, natural, weight_decay
     if name not in get_args(Backend):
@@ -185,12 +248,14 @@ def make_backend(
     if name == "graph" and not on_cuda:
         raise ValueError("backend 'graph' needs parameters on a CUDA device")
     if name == "graph" or (name == "auto" and on_cuda and capturable):
-        return CapturedGraph(*given)
+        return CapturedQuasiNewton(*given) if newton else CapturedGraph(*given)
     compilable = natural is None and problem.can_compile
     if name == "compile":
         if not compilable:
             raise ValueError("backend 'compile' is for minibatch steps without natural gradients")
         return Compiled(*given)
+    if newton:
+        return QuasiNewton(*given)
     long = steps >= COMPILED_STEPS and problem.model.basis.pays_to_compile
     if name == "auto" and compilable and capturable and not on_cuda and long:
         return Compiled(*given, must=False)

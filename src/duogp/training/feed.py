@@ -36,6 +36,7 @@ class Table:
     weight: Tensor | None = None  # [N]
     scaling: Scaling | None = None
     dtype: torch.dtype = torch.float64
+    learned: Tensor | None = None  # [R, N, C], scaled: columns of each replicate, behind those of x
 
     def gather(self, rows: Tensor) -> Batch:
         """The scaled rows [R, n] of every replicate."""
@@ -46,6 +47,9 @@ class Table:
             x = (x - self.scaling.x_shift) / self.scaling.x_scale
             y = (y - self.scaling.y_shift) / self.scaling.y_scale
             noise = None if noise is None else noise / self.scaling.y_scale.square()
+        if self.learned is not None:
+            replicate = torch.arange(len(self.learned), device=rows.device).unsqueeze(-1)
+            x = torch.cat([x, self.learned[replicate, rows].to(x.dtype)], -1)
         noise = None if noise is None else noise.mT.to(self.dtype)
         return Batch(x.to(self.dtype), y.mT.to(self.dtype), noise, weight)
 

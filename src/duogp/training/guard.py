@@ -57,6 +57,7 @@ class Guard:
         self._newest = self._good
         for t, value in zip(self.backend.state(), self._good, strict=True):
             t.copy_(self._of_marked(which, value, t))
+        self.backend.restart()
         self.model.numerics.failed.zero_()
 
     def _of_marked(self, which: Tensor | None, value: Tensor, current: Tensor) -> Tensor:

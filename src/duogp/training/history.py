@@ -27,6 +27,7 @@ class History(Plottable):
     best_epoch: int | None = None
     validation_nll: float | None = None  # of the state that training left
     stopped_early: bool = False
+    converged: bool | None = None  # None: nobody asked, the number of steps was given
     rollbacks: int = 0
     jitter: float | None = None
     seconds: float = 0.0
@@ -58,6 +59,7 @@ class History(Plottable):
             "best_epoch": self.best_epoch,
             "best_validation_nll": self.validation_nll,
             "stopped_early": self.stopped_early,
+            "converged": self.converged,
             "rollbacks": self.rollbacks,
             "jitter": self.jitter,
             "total_seconds": self.seconds,

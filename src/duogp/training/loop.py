@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,12 +15,13 @@ from duogp.errors import NumericalWarning
 from duogp.inference.natural import NaturalGradient
 from duogp.models.model import Batch, Model
 from duogp.numerics.factorisation import MAX_JITTER
-from duogp.training.backends import Backend, make_backend
+from duogp.training.backends import Backend, Optimiser, make_backend
+from duogp.training.convergence import LOOK_STEPS, Plateau, Rest
 from duogp.training.guard import Guard
 from duogp.training.history import History, Record
 from duogp.training.problems import ClosedForm, Problem
 from duogp.training.progress import Progress
-from duogp.training.schedules import Schedule, constant, ramp
+from duogp.training.schedules import Schedule, constant, plateau, ramp
 from duogp.training.threads import full_precision, modest_threads
 from duogp.training.validation import BestState, mean_nll
 
@@ -41,6 +42,8 @@ class TrainingPlan:
     weight_decay: float = 0.0  # of the weights of networks
     steps: int | None = None  # optimiser steps in all; None: whole epochs
     seconds: float | None = None  # after which training ends; the schedule then follows the clock
+    optimiser: Optimiser = "adam"  # "lbfgs": for losses of all rows
+    tolerance: float = 0.0  # nats a row: what more steps must gain; 0: all steps are taken
     backend: Backend = "auto"
     verbose: bool = False
 
@@ -99,6 +102,8 @@ def in_epochs(
             problem.finish()
             return [History(solver="closed-form") for _ in range(model.replicates)]
         raise ValueError("there is nothing to train: every parameter is fixed")
+    if not isinstance(problem, ClosedForm):  # minibatches are no deterministic loss
+        plan = replace(plan, optimiser="adam")
     run = _Run(model, problem, plan, parameters, validation)
     with Progress("training", run.epochs, plan.verbose) as bar:
         for epoch in range(1, run.epochs + 1):
@@ -134,6 +139,7 @@ class _Run:
             self.natural,
             weight_decay=plan.weight_decay,
             steps=self.total_steps if plan.seconds is None else 0,
+            optimiser=plan.optimiser,
         )
         self.guard = Guard(model, self.backend)
         self.best = None if validation is None else BestState(model.replicates, parameters, plan.patience)
@@ -142,6 +148,11 @@ class _Run:
         self.histories = [History(solver=solver) for _ in range(model.replicates)]
         self.unchecked = torch.zeros_like(model.num_data)  # losses since the last look
         self.latest: Tensor | None = None  # validation NLL when it was last looked at
+        # Adam on minibatches rests at a rate, L-BFGS at a point; a given schedule takes all its steps.
+        asked = plan.tolerance > 0
+        self.plateau = Plateau(plan.tolerance) if asked and plan.schedule is plateau else None
+        self.rest = Rest(plan.tolerance, model.replicates) if plan.optimiser == "lbfgs" else None
+        self.unlooked = torch.zeros_like(model.num_data), 0  # sum of losses for the plateau, and their number
         self.step = 0
         self.exhausted = self.out_of_time = False
         self.start = time.perf_counter()
@@ -156,18 +167,19 @@ class _Run:
 
     def epoch(self, epoch: int, callbacks: Sequence[Callback], bar: Progress) -> bool:
         """One pass over the rows, its evaluation and its records; True where training ends with it."""
-        loss, rate = self._steps()
-        stop = self.exhausted or self.out_of_time
-        due = epoch % self.plan.evaluate_every == 0 or epoch == self.epochs or stop
         # A replicate that has stopped gets no more records.
-        recorded = [r for r in range(len(self.histories)) if self.best is None or not self.best.stopped[r]]
+        recorded = [r for r in range(len(self.histories)) if not self._stopped(r)]
+        loss, rate = self._steps()
+        stop = self.exhausted or self.out_of_time or self._at_rest(loss)
+        due = epoch % self.plan.evaluate_every == 0 or epoch == self.epochs or stop
         nll = None
         if due and self.best is not None and self.validation is not None:
             if isinstance(self.problem, ClosedForm):
                 self.problem.finish()
             self.latest = mean_nll(self.model, self.validation)
             nll = self.latest.tolist()
-            stop |= self.best.update(self.latest, epoch)
+            self.best.update(self.latest, epoch)
+            stop |= all(map(self._stopped, range(len(self.histories))))
         if not (due or callbacks or epoch == 1):
             bar.advance("")
             return stop
@@ -178,8 +190,36 @@ class _Run:
         newest = [history.records[-1] for history in self.histories]
         for callback in callbacks:
             stop |= bool(callback(Progression(epoch, self.model, newest)))
+        if callbacks:
+            self.backend.refresh()
         bar.advance(f"loss {losses[0]:.4f}" + ("" if nll is None else f"  validation NLL {nll[0]:.4f}"))
         return stop
+
+    def _stopped(self, r: int) -> bool:
+        """Whether a replicate has run out of patience, or its loss is at rest."""
+        return (self.best is not None and self.best.stopped[r]) or (
+            self.rest is not None and self.rest.reached[r]
+        )
+
+    def _at_rest(self, loss: Tensor) -> bool:
+        """Whether the losses of all replicates are at rest; ``loss`` [R]: of this epoch."""
+        if self.plateau is not None:
+            total, count = self.unlooked
+            steps = self.problem.steps_per_epoch
+            self.unlooked = total + steps * loss, count + steps
+            if self.unlooked[1] >= LOOK_STEPS:
+                total, count = self.unlooked
+                self.plateau.update((total / count).tolist(), self.step / self.total_steps)
+                self.unlooked = torch.zeros_like(total), 0
+            return self.plateau.ended
+        if self.rest is not None and self.plan.tolerance > 0 and self.step % self.check_every == 0:
+            self.rest.update(self.step, loss.tolist())
+            found = self.backend.given_up()
+            for r, lost in enumerate([] if found is None else found.tolist()):
+                if lost and not self.rest.reached[r]:
+                    self.rest.end(r, self.step)
+            self.backend.freeze(torch.tensor(self.rest.reached, device=loss.device))
+        return self.rest is not None and all(map(self._stopped, range(len(self.histories))))
 
     def _steps(self) -> tuple[Tensor, float]:
         """The steps of an epoch: their mean loss [R], on the device, and the last learning rate."""
@@ -206,6 +246,8 @@ class _Run:
         """The learning rate of the next step, of Adam and of natural gradients; that of Adam."""
         plan = self.plan
         decay = plan.schedule(min(self.done(), 1.0)) * self.guard.rate_factor
+        if self.plateau is not None:
+            decay *= self.plateau.factor
         self.backend.set_learning_rate(plan.learning_rate * decay)
         if self.natural is not None and plan.natural_rate is not None:
             self.natural.set_rate(plan.natural_rate * ramp(self.step, self.total_steps) * decay)
@@ -219,6 +261,8 @@ class _Run:
             self.guard.save()
         else:
             self.exhausted = not self.guard.roll_back()
+            if self.rest is not None:
+                self.rest.forget()
         return healthy
 
     def finish(self) -> list[History]:
@@ -247,10 +291,7 @@ class _Run:
             if best is not None and keeps_best:
                 last = history.records[-1].epoch if history.records else 0
                 history.notes.append(f"kept epoch {best.epoch[r]} of {last}, the best on the validation rows")
-            if self.out_of_time:
-                history.notes.append(
-                    f"stopped after {self.step} of {self.total_steps} steps: the time was up"
-                )
+            self._conclude(r, history)
         if guard.rollbacks:
             message = (
                 f"{guard.rollbacks} numerical difficulties during training (a covariance that could not be "
@@ -261,6 +302,25 @@ class _Run:
                 history.notes.append(message)
             warnings.warn(message, NumericalWarning, stacklevel=3)
         return self.histories
+
+    def _conclude(self, r: int, history: History) -> None:
+        """Say whether a replicate's training converged, where that was to be found out, and why it ended."""
+        most, note = self.total_steps, None
+        if self.out_of_time:
+            history.converged, note = False, f"stopped after {self.step} of {most} steps: the time was up"
+        elif self.rest is not None and self.rest.reached[r]:
+            history.converged = True
+            note = f"stopped after {self.rest.at[r]} steps: the bound no longer improved"
+        elif self.plateau is not None and self.plateau.ended and not self.plateau.hurried:
+            history.converged = True
+            note = f"stopped after {self.step} steps: the loss no longer improved"
+        elif history.stopped_early:
+            history.converged = True  # as far as the validation rows let it
+        elif (self.rest is not None and self.plan.tolerance > 0) or self.plateau is not None:
+            history.converged = False
+            note = f"not converged: the loss still improved when training ended after {self.step} steps"
+        if note is not None:
+            history.notes.append(note)
 
 
 def natural_gradient(model: Model, rate: float, mean_rule: str) -> NaturalGradient:

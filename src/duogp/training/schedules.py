@@ -22,12 +22,22 @@ def cosine(progress: float) -> float:
     return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
+def plateau(progress: float) -> float:
+    """Cut when the loss rests, by the loop (`training.convergence.Plateau`); by itself a constant."""
+    return 1.0
+
+
 def ramp(step: int, total: int) -> float:
     """From 1 % to 1 over the first hundred steps, or 5 % of them: natural gradients start carefully."""
     return min(1.0, 0.01 + 0.99 * step / min(100.0, max(0.05 * total, 1.0)))
 
 
-SCHEDULES: dict[str, Schedule] = {"constant": constant, "multistep": multistep, "cosine": cosine}
+SCHEDULES: dict[str, Schedule] = {
+    "constant": constant,
+    "multistep": multistep,
+    "cosine": cosine,
+    "plateau": plateau,
+}
 
 
 def make_schedule(spec: str | Schedule) -> Schedule:

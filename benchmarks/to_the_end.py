@@ -1,0 +1,146 @@
+"""Do the defaults train to the end? Every method at its default against itself with ten times the steps.
+
+The second fit takes ten times the steps that the first took after its start, ends for nothing but its steps,
+and anneals its rate over all of them. Validation rows, where a method has them, still choose the state that
+it leaves with. Large tables are cut to 5,000 training rows; test rows are the first split's. A row of
+benchmarks/results/to_the_end.jsonl is one method on one table; what is there is not computed again.
+
+    export DUOGP_DATA=<folder with regression/*.npz>
+    python benchmarks/to_the_end.py --workers 8 --threads 2
+    python benchmarks/to_the_end.py --methods svgp odsvgp --data energy concrete
+    python benchmarks/to_the_end.py --table
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import re
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import duogp
+from duogp.data.benchmark import load
+
+RESULTS = Path(__file__).parent / "results" / "to_the_end.jsonl"
+METHODS = ("svgp", "dcsvgp", "odsvgp", "solvegp", "orthnat", "coupled-nat", "vfitc", "ppgpr-chol", "dgp")
+DATA = ("energy", "concrete", "airfoil", "pol", "elevators", "bike", "kin40k", "protein")
+ROWS, TEST_ROWS, POINTS = 5000, 5000, 300
+TIMES, ALLOWED = 10, 0.02  # the steps, and test NLL that they may gain
+
+
+def rows_of(name: str) -> tuple[np.ndarray, ...]:
+    """Training and test rows of the first split, scaled to one standard deviation of the training target."""
+    data = load(name)
+    test = data.test_mask[:, 0]
+    order = np.random.default_rng(0).permutation(np.flatnonzero(~test))[:ROWS]
+    y = (data.y - data.y[order].mean()) / data.y[order].std()
+    held_out = np.flatnonzero(test)[:TEST_ROWS]
+    return data.X[order], y[order], data.X[held_out], y[held_out]
+
+
+def steps_of(gp: Any, n: int) -> tuple[int, int]:
+    """Optimiser steps of a fit, and of its start."""
+    history = gp.history
+    per_epoch = 1 if history.solver == "closed-form" else -(-n // min(gp.settings.batch_size, n))
+    start = [int(k) for note in history.notes for k in re.findall(r"started from (\d+) ", note)]
+    return history[-1].epoch * per_epoch, sum(start)
+
+
+def measured(task: tuple[str, str, int]) -> dict[str, Any]:
+    """One method on one table: the default and ten times as long."""
+    method, name, threads = task
+    torch.set_num_threads(threads)
+    warnings.simplefilter("ignore")
+    X, y, X_test, y_test = rows_of(name)
+    fixed: dict[str, Any] = {"num_inducing": min(POINTS, len(X)), "device": "cpu"}
+
+    def fit(**settings: Any) -> tuple[Any, dict[str, Any]]:
+        start = time.perf_counter()
+        gp = duogp.fit(X, y, method, **fixed, **settings)
+        steps, before = steps_of(gp, len(X))
+        found = {
+            "nll": float(-gp.log_density(X_test, y_test).mean()),
+            "loss": gp.history[-1].loss,
+            "steps": steps,
+            "start": before,
+            "seconds": round(time.perf_counter() - start, 1),
+            "converged": gp.history.converged,
+        }
+        return gp, found
+
+    gp, default = fit()
+    more: dict[str, Any] = {"tolerance": 0.0, "steps": TIMES * default["steps"]}
+    if gp.history.solver != "closed-form":
+        more |= {"schedule": "multistep"}
+    if gp.history.best_epoch is not None:
+        more["patience"] = 10**6
+    _, longer = fit(**more)
+    return {
+        "method": method,
+        "data": name,
+        "rows": len(X),
+        "threads": threads,
+        "default": default,
+        "longer": longer,
+    }
+
+
+def stored() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
+def show() -> None:
+    """Test NLL of the default, what ten times the steps gain, and whether that is allowed."""
+    found = {(row["method"], row["data"]): row for row in stored()}
+    names = [name for name in DATA if any(name == data for _, data in found)]
+    print("test NLL of the default (what ten times its steps gain)")
+    print("| method | " + " | ".join(names) + " |\n|---" * 1 + "|---" * len(names) + "|")
+    kept = 0
+    for method in METHODS:
+        cells = []
+        for name in names:
+            row = found.get((method, name))
+            if row is None:
+                cells.append("")
+                continue
+            gain = row["default"]["nll"] - row["longer"]["nll"]
+            kept += gain <= ALLOWED
+            cells.append(f"{row['default']['nll']:.3f} ({gain:+.3f}{'' if gain <= ALLOWED else ' †'})")
+        if any(cells):
+            print(f"| {method} | " + " | ".join(cells) + " |")
+    print(f"\n{kept} of {len(found)} gain at most {ALLOWED}; † marks the others.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--methods", nargs="*", default=METHODS)
+    parser.add_argument("--data", nargs="*", default=DATA)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--table", action="store_true")
+    given = parser.parse_args()
+    if given.table:
+        show()
+        return
+    done = {(row["method"], row["data"]) for row in stored()}
+    tasks = [(m, d, given.threads) for d in given.data for m in given.methods if (m, d) not in done]
+    with multiprocessing.get_context("spawn").Pool(given.workers, maxtasksperchild=1) as pool:
+        for row in pool.imap_unordered(measured, tasks):
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            gain = row["default"]["nll"] - row["longer"]["nll"]
+            print(f"{row['method']:12s} {row['data']:10s} {row['default']['nll']:8.3f} gains {gain:+.3f}")
+    show()
+
+
+if __name__ == "__main__":
+    main()

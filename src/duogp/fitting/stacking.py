@@ -1,0 +1,109 @@
+"""The law of a stack, from what its members say about rows that they have not seen.
+
+Everything is chosen by the log score of those rows, and shrunk to the plain average where they are few.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duogp.numerics.mixtures import log_normal, mixture_weights
+from duogp.posterior.stack import LADDER, ClassLaw, MixtureLaw, tempered_probabilities
+
+Array = NDArray[np.float64]
+
+#: Rows that count for equal members and for the shape of a Gaussian.
+PSEUDO_ROWS = 20.0
+#: Shares of the scales of the ladder before any row is seen.
+SHAPE = np.array([0.01, 0.04, 0.15, 0.5, 0.2, 0.08, 0.02])
+#: b, by how much of the learned excess a variance is recalibrated.
+POWERS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
+#: Log score that a step of b must gain.
+COST_OF_POWER = 1.0
+TEMPERATURES = np.exp(np.linspace(np.log(0.5), np.log(3.0), 13))
+#: The median of a squared standard normal number.
+MEDIAN_OF_SQUARE = 0.4549
+#: Weights below it are dropped.
+LEAST_WEIGHT = 1e-3
+
+
+def mixture_law(
+    y: Array, mean: Array, variance: Array, g: Array, row_weights: Array | None = None
+) -> tuple[MixtureLaw, float]:
+    """The law of one output, and its log score per row; y [n], moments [K, n], log excess g [n]."""
+    fitted = [_recalibration(y, m, v, g, row_weights) for m, v in zip(mean, variance, strict=True)]
+    log_scale, power = (np.array(values) for values in zip(*fitted, strict=True))
+    factor = np.exp(log_scale[:, None] + power[:, None] * g)
+    logs = np.stack([_ladder(y, m, v * c) for m, v, c in zip(mean, variance, factor, strict=True)])
+    members, scales, n = logs.shape
+    prior = np.tile(SHAPE / members, members)
+    weights = mixture_weights(logs.reshape(-1, n), prior, row_weights, PSEUDO_ROWS)
+    weights = np.where(weights < LEAST_WEIGHT, 0.0, weights)
+    weights /= weights.sum()
+    law = MixtureLaw(weights.reshape(members, scales), log_scale, power)
+    return law, score(logs.reshape(-1, n), weights, row_weights)
+
+
+def score(logs: Array, weights: Array, row_weights: Array | None = None) -> float:
+    """The mean log score of a mixture of densities [J, n]."""
+    top = logs.max(0)
+    rows = np.log(np.maximum(weights @ np.exp(logs - top), 1e-300)) + top
+    return float(np.average(rows, weights=row_weights))
+
+
+def _ladder(y: Array, mean: Array, variance: Array) -> Array:
+    """Log densities on the scales of the ladder, [S, n]."""
+    return np.stack([log_normal(y, mean, variance * r**2) for r in LADDER])
+
+
+def _recalibration(
+    y: Array, mean: Array, variance: Array, g: Array, row_weights: Array | None
+) -> tuple[float, float]:
+    """a and b of one member: a by the median of its squared errors, b by the log score."""
+    square = (y - mean) ** 2 / variance
+    n = len(y)
+    best, chosen = -np.inf, (0.0, 0.0)
+    for power in POWERS if np.ptp(g) > 0 else POWERS[:1]:
+        ratio = np.median(square * np.exp(-power * g)) / MEDIAN_OF_SQUARE
+        log_scale = float(np.clip(np.log(max(ratio, 1e-12)), -6, 6)) * n / (n + PSEUDO_ROWS)
+        logs = _ladder(y, mean, variance * np.exp(log_scale + power * g))
+        weights = mixture_weights(logs, SHAPE, row_weights, PSEUDO_ROWS, iterations=50)
+        gained = n * score(logs, weights, row_weights) - COST_OF_POWER * power
+        if gained > best:
+            best, chosen = gained, (log_scale, power)
+    return chosen
+
+
+def density_weights(log_density: Array, row_weights: Array | None = None) -> Array:
+    """Weights [K] of members whose densities are mixed as they are; ``log_density`` [K, n]."""
+    members = len(log_density)
+    weights = mixture_weights(log_density, np.full(members, 1 / members), row_weights, PSEUDO_ROWS)
+    weights = np.where(weights < LEAST_WEIGHT, 0.0, weights)
+    return weights / weights.sum()
+
+
+def class_law(
+    codes: NDArray[np.intp], probabilities: Array, frequencies: Array, row_weights: Array | None = None
+) -> tuple[ClassLaw, float]:
+    """The law of classes, and its log score per row; probabilities of the members [K, n, C]."""
+    rows = np.arange(len(codes))
+    temperature = np.array([_temperature(codes, p, row_weights) for p in probabilities])
+    tempered = tempered_probabilities(probabilities, temperature)[:, rows, codes]
+    logs = np.log(np.concatenate([frequencies[codes][None], tempered]))
+    members = len(probabilities)
+    prior = np.r_[0.02, np.full(members, 0.98 / members)]
+    weights = mixture_weights(logs, prior, row_weights, PSEUDO_ROWS)
+    return ClassLaw(weights, temperature, frequencies), score(logs, weights, row_weights)
+
+
+def _temperature(codes: NDArray[np.intp], p: Array, row_weights: Array | None) -> float:
+    """T of one member by the log score, shrunk to 1 where rows are few."""
+    n, rows = len(codes), np.arange(len(codes))
+    scores = [
+        np.average(
+            np.log(tempered_probabilities(p[None], np.array([t]))[0, rows, codes]), weights=row_weights
+        )
+        for t in TEMPERATURES
+    ]
+    return float(TEMPERATURES[int(np.argmax(scores))] ** (n / (n + PSEUDO_ROWS)))

@@ -1,0 +1,298 @@
+"""A prior mean learned by any regressor or classifier, cross-fitted: K models, each without one fold.
+
+A mean that has seen the targets of the training rows leaves residuals that are too small, and a GP trained on
+them is too sure of itself. So row i of fold k is given the prediction t₋ₖ(xᵢ) of the model that has not seen
+it, and a new row the average of all K:
+
+    training    μ(xᵢ) = t₋ₖ₍ᵢ₎(xᵢ)             new rows    μ(x) = t̄(x) = (1/K) Σₖ tₖ(x)
+
+in the space of the latent function: log odds for classes, log rates for counts, logs of positive numbers. The
+spread of the K models at x, s²(x) = Σₖ (tₖ(x) − t̄(x))²/(K − 1), is a variance that the GP does not know of.
+Of the error of one model averaging removes s²(x)(1 − 1/K) and leaves s²(x)/K of what the models differ in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import logit
+
+from duogp.means.forest import Forest
+
+Array = NDArray[np.float64]
+
+#: Probabilities and rates of a model stay this far from zero before their logarithm is taken.
+TINY = 1e-6
+FOLDS = 5
+#: Rows from which trees are grown on all cores.
+THREADED_ROWS = 10_000
+#: Trees of the first round, after which the clock is looked at.
+FIRST_TREES = 10
+
+
+class Goal(NamedTuple):
+    """What is to be predicted: the kind of a target (`data.targets`) and the number of its classes."""
+
+    kind: str  # "real", "count", "positive", "unit" or "classes"
+    classes: int | None = None
+    outputs: int = 1
+
+    @property
+    def columns(self) -> int:
+        """Latent functions that a mean is predicted for."""
+        if self.classes is None:
+            return self.outputs
+        return 1 if self.classes == 2 else self.classes
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Boosted trees (scikit-learn's HistGradientBoosting), all folds grown together.
+
+    They grow in rounds of ``trees_per_round`` until the loss on the rows that each has not seen stops
+    improving, at most ``max_trees``. Smaller tables have smaller leaves.
+    """
+
+    learning_rate: float = 0.08
+    max_leaves: int | None = None  # None: 31, fewer below 1,000 rows
+    min_leaf: int | None = None  # rows; None: 20, fewer below 2,000 rows
+    l2: float = 1.0
+    max_trees: int = 600
+    trees_per_round: int = 30
+    max_features: float = 1.0  # share of the columns that a split chooses from
+
+    def model(self, goal: Goal, n: int, seed: int) -> Any:
+        """An unfitted model of a first round, for n rows."""
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+        own = {
+            "learning_rate": self.learning_rate,
+            "max_leaf_nodes": self.max_leaves or max(4, min(31, n // 32)),
+            "min_samples_leaf": self.min_leaf or max(5, min(20, n // 100)),
+            "l2_regularization": self.l2,
+            "max_features": self.max_features,
+            "max_iter": self.trees_per_round,
+            "early_stopping": False,
+            "warm_start": True,
+            "random_state": seed,
+        }
+        if goal.kind == "classes":
+            return HistGradientBoostingClassifier(**own)
+        losses = {"count": "poisson", "positive": "gamma"}
+        return HistGradientBoostingRegressor(loss=losses.get(goal.kind, "squared_error"), **own)
+
+
+@dataclass(frozen=True, eq=False)
+class CrossFit:
+    """K fitted models of one goal, each a regressor or classifier for every output; see the module."""
+
+    models: list[list[Any]]  # [folds][outputs]: scikit-learn's, or a `Forest`
+    goal: Goal
+    inputs: int  # columns of X
+    held_out: Array | None = None  # predictions for the rows they were trained on, [n, columns], unseen
+    memo: dict[str, tuple[bytes, Array, Array]] = field(default_factory=dict, repr=False)
+
+    @property
+    def folds(self) -> int:
+        return len(self.models)
+
+    def at(self, X: NDArray, device: torch.device | None = None) -> tuple[Array, Array]:
+        """t̄ and s² at new rows, each [n, columns]; trees are evaluated on a GPU where one is given.
+
+        The last answer is kept: the members of a stack ask about the same rows.
+        """
+        key = hashlib.blake2b(np.ascontiguousarray(X).data).digest()
+        last = self.memo.get("last")
+        if last is None or last[0] != key:
+            last = self.memo["last"] = (key, *self._at(X, device))
+        return last[1].copy(), last[2].copy()
+
+    def _at(self, X: NDArray, device: torch.device | None) -> tuple[Array, Array]:
+        values = np.stack([self._fold(fold, X, device) for fold in self.models])
+        spread = values.var(0, ddof=1) if len(values) > 1 else np.zeros_like(values[0])
+        return values.mean(0), spread
+
+    def _fold(self, models: Sequence[Any], X: NDArray, device: torch.device | None) -> Array:
+        if device is not None and device.type == "cuda":
+            forests = [model if isinstance(model, Forest) else Forest.of(model) for model in models]
+            if all(forest is not None for forest in forests):
+                x = torch.as_tensor(np.ascontiguousarray(X), dtype=torch.float64, device=device)
+                parts = [forest.to(device)(x).cpu().numpy() for forest in forests if forest is not None]
+                return _centred(np.concatenate(parts, 1), self.goal)
+        return np.concatenate([latent_values(model, X, self.goal) for model in models], 1)
+
+    def forests(self) -> list[list[Forest]] | None:
+        """All models as arrays; None where one has no such form."""
+        found = [[m if isinstance(m, Forest) else Forest.of(m) for m in fold] for fold in self.models]
+        if any(forest is None for fold in found for forest in fold):
+            return None
+        return [[forest for forest in fold if forest is not None] for fold in found]
+
+
+def latent_values(model: Any, X: NDArray, goal: Goal) -> Array:
+    """A fitted model's predictions in the space of the latent function: [n, columns], or [n, 1] of many."""
+    if isinstance(model, Forest):
+        with torch.no_grad():
+            rows = torch.as_tensor(np.ascontiguousarray(X), dtype=torch.float64)
+            return _centred(model(rows).numpy(), goal)
+    if goal.kind == "classes":
+        assert goal.classes is not None
+        if hasattr(model, "predict_proba"):
+            p = np.full((len(X), goal.classes), TINY)
+            p[:, np.asarray(model.classes_, dtype=int)] = model.predict_proba(X)
+            logs = np.log(p.clip(TINY, 1.0))
+        else:
+            raise TypeError(
+                f"{type(model).__name__} as the mean of classes has no predict_proba: use a classifier"
+            )
+        return logs[:, 1:] - logs[:, :1] if goal.classes == 2 else logs - logs.mean(1, keepdims=True)
+    values = np.asarray(model.predict(X), dtype=np.float64).reshape(len(X), -1)
+    if goal.kind in ("count", "positive"):
+        return np.log(values.clip(TINY))
+    return values
+
+
+def _centred(raw: Array, goal: Goal) -> Array:
+    """Raw sums of trees as latent values: those of several classes are known up to a constant."""
+    return raw - raw.mean(1, keepdims=True) if (goal.classes or 0) > 2 else raw
+
+
+def cross_fit(
+    spec: Trees | Any,
+    X: NDArray,
+    y: NDArray,
+    goal: Goal,
+    *,
+    weights: NDArray | None = None,
+    folds: int = FOLDS,
+    seed: int = 0,
+    deadline: float | None = None,
+) -> CrossFit:
+    """Fit ``spec`` (`Trees`, or an unfitted scikit-learn model) to y [n, outputs] at the rows X, by folds.
+
+    ``deadline``: the value of `time.perf_counter` after which no more rounds of trees are grown.
+    """
+    from sklearn.base import clone  # here, because it takes a second to import
+
+    n = len(X)
+    fold = assign_folds(y[:, 0] if goal.kind == "classes" else None, n, folds, seed)
+    count = int(fold.max()) + 1
+    targets = [_model_target(y[:, p], goal) for p in range(y.shape[1])]
+    held_out = np.zeros((n, goal.columns))
+    models: list[list[Any]] = [[] for _ in range(count)]
+    for p, target in enumerate(targets):
+        columns = slice(None) if goal.kind == "classes" else slice(p, p + 1)
+        jobs = [_Job(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(count)]
+        if isinstance(spec, Trees):
+            fitted = _grow(spec, X, target, goal, jobs, weights, seed, deadline)
+        else:
+            fitted = [_fit(clone(spec), X, target, goal, job, weights) for job in jobs]
+        for k, (model, job) in enumerate(zip(fitted, jobs, strict=True)):
+            models[k].append(model)
+            held_out[job.held_out, columns] = latent_values(model, X[job.held_out], goal)
+    return CrossFit(models, goal, X.shape[1], held_out)
+
+
+class _Job(NamedTuple):
+    train: NDArray[np.intp]
+    held_out: NDArray[np.intp]
+
+
+def assign_folds(labels: NDArray | None, n: int, folds: int, seed: int) -> NDArray[np.intp]:
+    """The fold of every row, [n]: at random, the classes of ``labels`` spread evenly."""
+    folds = max(2, min(folds, n))
+    order = np.random.default_rng(seed).permutation(n)
+    if labels is not None:
+        order = order[np.argsort(labels[order], kind="stable")]
+    fold = np.empty(n, dtype=np.intp)
+    fold[order] = np.arange(n) % folds
+    return fold
+
+
+def _model_target(y: NDArray, goal: Goal) -> NDArray:
+    """Targets as the models are trained on them."""
+    if goal.kind == "unit":
+        return np.asarray(logit(y))
+    return y.astype(np.int64) if goal.kind == "classes" else y.astype(np.float64)
+
+
+def _fit(model: Any, X: NDArray, y: NDArray, goal: Goal, job: _Job, weights: NDArray | None) -> Any:
+    from sklearn.base import is_classifier
+    from sklearn.utils.validation import has_fit_parameter
+
+    if (goal.kind == "classes") != is_classifier(model):
+        wanted = "a classifier" if goal.kind == "classes" else "a regressor"
+        raise TypeError(f"the mean of this target must be {wanted}, got {type(model).__name__}")
+    if weights is None:
+        return model.fit(X[job.train], y[job.train])
+    if not has_fit_parameter(model, "sample_weight"):
+        raise ValueError(f"{type(model).__name__} takes no sample_weight: fit without, or with mean='trees'")
+    return model.fit(X[job.train], y[job.train], sample_weight=weights[job.train])
+
+
+def _grow(
+    spec: Trees,
+    X: NDArray,
+    y: NDArray,
+    goal: Goal,
+    jobs: Sequence[_Job],
+    weights: NDArray | None,
+    seed: int,
+    deadline: float | None,
+) -> list[Any]:
+    """One model for each job, grown in rounds until the loss on unseen rows rises."""
+    from threadpoolctl import threadpool_limits
+
+    models = [spec.model(goal, len(job.train), seed + k) for k, job in enumerate(jobs)]
+    loss, best, rising = _loss(goal), np.inf, 0
+    late = False
+    total = np.ones(len(y)) if weights is None else weights
+    sizes = [FIRST_TREES, *range(spec.trees_per_round, spec.max_trees + 1, spec.trees_per_round)]
+    for trees in sizes:
+        score = 0.0
+        # Threads wait for each other in every node: on a few thousand rows that takes longer than the work.
+        with threadpool_limits(1 if len(y) < THREADED_ROWS else None, user_api="openmp"):
+            for model, job in zip(models, jobs, strict=True):
+                late = deadline is not None and time.perf_counter() > deadline and trees > FIRST_TREES
+                if late:
+                    break
+                model.set_params(max_iter=trees)
+                own = None if weights is None else weights[job.train]
+                model.fit(X[job.train], y[job.train], sample_weight=own)
+                score += float((total[job.held_out] * loss(model, X[job.held_out], y[job.held_out])).sum())
+        if late:
+            break
+        rising = 0 if score < best * (1 - 1e-3) or best == np.inf else rising + 1
+        best = min(best, score)
+        if rising == 2:
+            break
+    return models
+
+
+def _loss(goal: Goal) -> Callable[[Any, NDArray, NDArray], NDArray]:
+    """The loss of every row under a fitted model, not negative."""
+    if goal.kind == "classes":
+
+        def log_loss(model: Any, X: NDArray, y: NDArray) -> NDArray:
+            p = np.full((len(X), goal.classes or 2), TINY)
+            p[:, np.asarray(model.classes_, dtype=int)] = model.predict_proba(X)
+            return -np.log(p[np.arange(len(y)), y].clip(TINY, 1.0))
+
+        return log_loss
+    if goal.kind == "count":
+        return lambda model, X, y: _poisson_deviance(y, model.predict(X))
+    if goal.kind == "positive":
+        return lambda model, X, y: y / (m := model.predict(X).clip(TINY)) - np.log(y / m) - 1
+    return lambda model, X, y: (y - model.predict(X)) ** 2
+
+
+def _poisson_deviance(y: NDArray, rate: NDArray) -> NDArray:
+    rate = rate.clip(TINY)
+    return np.where(y > 0, y * np.log(np.maximum(y, 1) / rate), 0.0) - y + rate

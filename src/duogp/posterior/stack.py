@@ -1,0 +1,396 @@
+"""A stack: several fitted GPs as one model, whose predictive density is a mixture of theirs.
+
+    numbers     p(y|x) = Σ_k Σ_s w_ks N(y | μ_k(x), r_s² c_k(x) v_k(x)),     c_k(x) = exp(a_k + b_k g(x))
+    classes     p(c|x) = w_0 π_c + Σ_k w_k p_k(c|x)^{1/T_k} / Z
+
+μ_k, v_k are the moments of member k. c_k recalibrates its variance: a_k where it is too sure everywhere, b_k
+where it is too sure in some places, g(x) being the log of how much larger its squared errors are there (trees
+have learned it from rows that members had not seen). The ladder of scales r_s gives the mixture the tails
+and the peak that the errors have. T_k is a temperature, π the frequencies of the classes. Weights, a, b and
+T maximise the log score of rows that the members have not seen (`fitting.stacking`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from duogp.data.targets import require_support
+from duogp.means import CrossFit
+from duogp.methods import Method
+from duogp.methods.settings import Settings
+from duogp.models.model import Model
+from duogp.numerics.mixtures import mixture_crps, mixture_log_density, mixture_quantiles
+from duogp.posterior.gp import GP
+from duogp.posterior.prediction import ClassPrediction, Prediction, check_interval_level
+from duogp.posterior.units import Fitted
+from duogp.training.history import History
+
+Array = NDArray[np.float64]
+
+#: r_s, the standard deviations of the ladder relative to the member's.
+LADDER = (0.15, 0.4, 0.7, 1.0, 1.5, 2.5, 5.0)
+#: Least probability of a class.
+LEAST = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureLaw:
+    """Of one output with K members: weights [K, S] of members and scales, a [K], b [K]."""
+
+    weights: Array
+    log_scale: Array
+    power: Array
+
+    @property
+    def of_members(self) -> Array:
+        """[K]."""
+        return self.weights.sum(1)
+
+    def factor(self, g: Array) -> Array:
+        """c_k at rows where the log excess is g [n]: [K, n]."""
+        return np.exp(self.log_scale[:, None] + self.power[:, None] * g)
+
+    def components(self, mean: Array, variance: Array, g: Array) -> tuple[Array, Array, Array]:
+        """Means and standard deviations [J, n] and weights [J] of the mixture, for moments [K, n]."""
+        which, scale = np.nonzero(self.weights > 0)
+        std = np.sqrt(variance * self.factor(g))[which] * np.array(LADDER)[scale][:, None]
+        return mean[which], std, self.weights[which, scale]
+
+    def mean_factor(self, g: Array) -> Array:
+        """What the variance of every member is multiplied by, on average over the ladder: [K, n]."""
+        share = self.weights / np.maximum(self.of_members[:, None], np.finfo(float).tiny)
+        return self.factor(g) * (share @ np.square(LADDER))[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class ClassLaw:
+    """Weights [1 + K] of the frequencies π [C] and of the members, whose temperatures are T [K]."""
+
+    weights: Array
+    temperature: Array
+    frequencies: Array
+
+    @property
+    def of_members(self) -> Array:
+        return self.weights[1:]
+
+    def probabilities(self, members: Array) -> Array:
+        """[n, C] from those of the members [K, n, C]."""
+        tempered = tempered_probabilities(members, self.temperature)
+        return self.weights[0] * self.frequencies + np.tensordot(self.weights[1:], tempered, 1)
+
+
+def tempered_probabilities(p: Array, temperature: Array) -> Array:
+    """p^{1/T}, normalised: [K, n, C] for T [K]."""
+    logs = np.log(np.maximum(p, LEAST)) / temperature[:, None, None]
+    return np.exp(logs - logsumexp(logs, axis=-1, keepdims=True))
+
+
+@dataclass(frozen=True, repr=False)
+class MixturePrediction(Prediction):
+    """Moments of a mixture, and its components: means and standard deviations [J, n(, outputs)].
+
+    ``weights``: [J], or [J, outputs]. Intervals, quantiles and metrics are those of the mixture.
+    """
+
+    component_mean: Array | None = None
+    component_std: Array | None = None
+    weights: Array | None = None
+
+    def _output(self, p: int) -> tuple[Array, Array, Array]:
+        assert self.component_mean is not None and self.component_std is not None and self.weights is not None
+        n, count = len(self), len(self.component_mean)
+        mean, std = (v.reshape(count, n, -1)[..., p] for v in (self.component_mean, self.component_std))
+        weights = self.weights.reshape(count, -1)[:, p]
+        there = weights > 0
+        return mean[there], std[there], weights[there]
+
+    @property
+    def _outputs(self) -> int:
+        return 1 if self.mean.ndim == 1 else self.mean.shape[1]
+
+    def quantiles(self, levels: Any) -> Array:
+        """[levels, n(, outputs)]."""
+        levels = np.atleast_1d(np.asarray(levels, dtype=np.float64))
+        found = np.stack([mixture_quantiles(levels, *self._output(p)) for p in range(self._outputs)], -1)
+        return found[..., 0] if self.mean.ndim == 1 else found
+
+    def interval(self, level: float = 0.95) -> tuple[Array, Array]:
+        check_interval_level(level)
+        low, high = self.quantiles([0.5 - level / 2, 0.5 + level / 2])
+        return low, high
+
+    def log_density(self, y: Any) -> Array:
+        """log p(y|x) of every row, summed over outputs, [n]."""
+        target = np.asarray(y, dtype=np.float64).reshape(len(self), -1)
+        return sum(
+            (mixture_log_density(target[:, p], *self._output(p)) for p in range(self._outputs)),
+            start=np.zeros(len(self)),
+        )
+
+    def metrics(self, y: Any) -> dict[str, float]:
+        """As `Prediction.metrics`; NLL, CRPS and coverage of the mixture, the others of its moments."""
+        out = super().metrics(y)
+        target = np.asarray(y, dtype=np.float64).reshape(-1)
+        components = self._output(0)
+        low, high = self.interval(0.95)
+        out["nll"] = float(-mixture_log_density(target, *components).mean())
+        out["crps"] = float(mixture_crps(target, *components).mean())
+        if "coverage" in out:
+            out["coverage"] = float(((target >= low.reshape(-1)) & (target <= high.reshape(-1))).mean())
+        return out
+
+
+class Stack(Fitted):
+    """Several fitted GPs as one model, see the module. ``method_names``: one for each member."""
+
+    name = "stack"
+
+    def __init__(
+        self,
+        members: list[Any],
+        law: list[MixtureLaw] | ClassLaw | Array,
+        *,
+        labels: list[str],
+        settings: Settings,
+        history: History,
+        excess: CrossFit | None = None,
+    ) -> None:
+        first = members[0]
+        self.members: list[Any] = members  # GP or LearnedOnly
+        self.law, self.labels, self.excess = law, labels, excess
+        self.settings, self.history = settings, history
+        self.columns, self.x_scaler, self.y_scaler = first.columns, first.x_scaler, first.y_scaler
+        self.single_output, self.classes = first.single_output, first.classes
+        self.column_names = first.column_names
+        self.known_noise = first.known_noise
+
+    def __repr__(self) -> str:
+        return f"Stack({', '.join(f'{label}: {w:.2f}' for label, w in self.weights.items())})"
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """What each member contributes, averaged over outputs; they sum to one (less the frequencies)."""
+        law = self.law
+        if isinstance(law, list):
+            shares = np.mean([own.of_members for own in law], axis=0)
+        else:
+            shares = law.of_members if isinstance(law, ClassLaw) else law
+        return dict(zip(self.labels, map(float, shares), strict=True))
+
+    # -- prediction ------------------------------------------------------------------------------------------
+
+    def predict(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> Prediction | ClassPrediction:
+        """As `GP.predict`; the disagreement of the members is a part of the variance of its own."""
+        rows = self._rows(X)
+        found = [member.predict(rows, noise=noise, in_parts=in_parts) for member in self.members]
+        if isinstance(self.law, ClassLaw):
+            return self._classes(cast("list[ClassPrediction]", found))
+        return self._numbers(rows, cast("list[Prediction]", found))
+
+    def _classes(self, found: list[ClassPrediction]) -> ClassPrediction:
+        assert isinstance(self.law, ClassLaw) and self.classes is not None
+        probabilities = self.law.probabilities(np.stack([p.probabilities for p in found]))
+        shares = self.law.of_members / max(self.law.of_members.sum(), LEAST)
+        shape = np.broadcast_shapes(*(p.latent_mean.shape for p in found))
+        mean, residual, explained, own = (
+            np.stack([np.broadcast_to(getattr(p, name), shape) for p in found])
+            for name in ("latent_mean", "residual", "explained", "disagreement")
+        )
+        centre = np.tensordot(shares, mean, 1)
+        between = np.tensordot(shares, own + (mean - centre) ** 2, 1)
+        residual, explained = (np.tensordot(shares, part, 1) for part in (residual, explained))
+        return ClassPrediction(probabilities, self.classes, centre, residual, explained, between)
+
+    def _numbers(self, rows: NDArray, found: list[Prediction]) -> Prediction:
+        n = len(rows)
+        moments = {
+            name: np.stack([np.broadcast_to(getattr(p, name), p.mean.shape).reshape(n, -1) for p in found])
+            for name in ("mean", "residual", "explained", "noise", "disagreement")
+        }  # [K, n, outputs]
+        total = sum((moments[name] for name in moments if name != "mean"), start=np.zeros(1))
+        if not isinstance(self.law, list):
+            assert isinstance(self.law, np.ndarray)
+            return self._moments_of(moments, [self.law] * moments["mean"].shape[-1], None)
+        g = self.log_excess(rows)
+        outputs = range(moments["mean"].shape[-1])
+        factors = np.stack([self.law[p].mean_factor(g[:, p]) for p in outputs], -1)
+        parts = [self.law[p].components(moments["mean"][..., p], total[..., p], g[:, p]) for p in outputs]
+        return self._moments_of(moments, [law.of_members for law in self.law], factors, parts)
+
+    def _moments_of(
+        self,
+        moments: dict[str, Array],
+        shares: list[Array],
+        factors: Array | None,
+        components: list[tuple[Array, Array, Array]] | None = None,
+    ) -> Prediction:
+        weights = np.stack(shares, -1)[:, None]  # [K, 1, outputs]
+        mean = (weights * moments["mean"]).sum(0)
+        scaled = weights if factors is None else weights * factors
+        parts = {n: (scaled * v).sum(0) for n, v in moments.items() if n != "mean"}
+        parts["disagreement"] += (weights * (moments["mean"] - mean) ** 2).sum(0)
+        values = {name: self._shape(v) for name, v in {"mean": mean, **parts}.items()}
+        if components is None:
+            return Prediction(**values)
+        most = max(len(w) for *_, w in components)
+        padded = [_padded(component, most) for component in components]
+        means, stds, w = (np.stack(part, -1) for part in zip(*padded, strict=True))  # [J, n, outputs]
+        if self.single_output:
+            means, stds = means[..., 0], stds[..., 0]
+        return MixturePrediction(**values, component_mean=means, component_std=stds, weights=w)
+
+    def log_excess(self, rows: NDArray) -> Array:
+        """g(x), [n, outputs]: zero without a model of it."""
+        if self.excess is None:
+            return np.zeros((len(rows), len(self.y_scaler.scale)))
+        device = self.members[0].model.beta1.device
+        return self.excess.at(rows[:, self.columns], device)[0]
+
+    def predict_mean(self, X: Any) -> Array:
+        """E[y | x] alone."""
+        if self.classes is not None:
+            raise ValueError("predict_mean is for numbers: this model knows labels, see predict_proba")
+        rows = self._rows(X)
+        means = np.stack([member.predict_mean(rows).reshape(len(rows), -1) for member in self.members])
+        outputs = means.shape[-1]
+        laws = self.law if isinstance(self.law, list) else [self.law] * outputs
+        shares = [law.of_members if isinstance(law, MixtureLaw) else np.asarray(law) for law in laws]
+        return self._shape((np.stack(shares, -1)[:, None] * means).sum(0))
+
+    def log_density(self, X: Any, y: Any, *, noise: Any = None) -> Array:
+        """log p(y | x, data) of each row (summed over outputs), in the user's units."""
+        rows = self._rows(X)
+        if self.known_noise and noise is None:
+            raise ValueError("log_density needs noise=: this model was fitted with known noise")
+        if isinstance(self.law, ClassLaw):
+            prediction = self.predict(rows)
+            assert isinstance(prediction, ClassPrediction)
+            codes = self._target(y, len(rows))[:, 0].astype(int)
+            return np.log(prediction.probabilities[np.arange(len(rows)), codes])
+        if isinstance(self.law, list):
+            prediction = self.predict(rows, noise=noise, in_parts=False)
+            assert isinstance(prediction, MixturePrediction)
+            return prediction.log_density(self._target(y, len(rows)))
+        require_support(self._target(y, len(rows)), self.members[0].model.likelihood.target)
+        logs = np.stack([member.log_density(rows, y, noise=noise) for member in self.members])
+        with np.errstate(divide="ignore"):
+            return logsumexp(np.log(self.law)[:, None] + logs, axis=0)
+
+    # -- samples ---------------------------------------------------------------------------------------------
+
+    def sample(
+        self,
+        X: Any,
+        n: int = 1,
+        *,
+        seed: int | None = None,
+        kind: str = "auto",
+        observation_noise: bool = False,
+        noise: Any = None,
+    ) -> NDArray:
+        """n joint draws at the rows of X: each is a draw of one member, chosen by its weight.
+
+        Draws of a member are recalibrated around its mean, row by row, as its density is.
+        """
+        rows, rng = self._rows(X), np.random.default_rng(seed)
+        shares = np.array(list(self.weights.values()))
+        which = rng.choice(len(self.members), n, p=shares / shares.sum())
+        keywords = {"kind": kind, "observation_noise": observation_noise, "noise": noise}
+        out: NDArray | None = None
+        for k, member in enumerate(self.members):
+            chosen = np.flatnonzero(which == k)
+            if not len(chosen):
+                continue
+            draws = member.sample(rows, len(chosen), seed=int(rng.integers(2**31)), **keywords)
+            if isinstance(self.law, list):
+                draws = self._recalibrated(k, rows, draws, observation_noise, rng)
+            if out is None:
+                out = np.empty((n, *draws.shape[1:]), dtype=draws.dtype)
+            out[chosen] = draws
+        assert out is not None
+        return out
+
+    def _recalibrated(
+        self, k: int, rows: NDArray, draws: Array, each_row: bool, rng: np.random.Generator
+    ) -> Array:
+        assert isinstance(self.law, list)
+        mean = self.members[k].predict_mean(rows).reshape(len(rows), -1)
+        values, g = draws.reshape(len(draws), len(rows), -1), self.log_excess(rows)
+        for p, law in enumerate(self.law):
+            share = law.weights[k] / max(law.weights[k].sum(), LEAST)
+            size = (len(draws), len(rows)) if each_row else (len(draws), 1)
+            scale = np.array(LADDER)[rng.choice(len(LADDER), size, p=share)]
+            scale = scale * np.sqrt(law.factor(g[:, p])[k])
+            values[..., p] = mean[:, p] + (values[..., p] - mean[:, p]) * scale
+        return values.reshape(draws.shape)
+
+    def sample_paths(
+        self, n: int = 1, *, seed: int | None = None, num_features: int = 1024
+    ) -> Callable[[Any], Any]:
+        """n functions of the member with the largest weight; see `GP.sample_paths`."""
+        return self.best.sample_paths(n, seed=seed, num_features=num_features)
+
+    # -- what was learned ------------------------------------------------------------------------------------
+
+    @property
+    def best(self) -> GP:
+        """The GP with the largest weight."""
+        order = np.argsort([-weight for weight in self.weights.values()])
+        return next(self.members[k] for k in order if isinstance(self.members[k], GP))
+
+    @property
+    def method(self) -> Method:
+        """Of the member with the largest weight."""
+        return self.best.method
+
+    @property
+    def model(self) -> Model:
+        """Of the member with the largest weight; all have the same likelihood."""
+        return self.best.model
+
+    @property
+    def inducing_points(self) -> Array:
+        """Of the member with the largest weight."""
+        return self.best.inducing_points
+
+    def covariance(self, X: Any) -> Array:
+        """Of the functions at all rows, [outputs, n, n]: of the members, and between their means."""
+        rows = self._rows(X)
+        means = np.stack([member.predict_mean(rows).reshape(len(rows), -1) for member in self.members])
+        every = np.stack([member.covariance(rows) for member in self.members])  # [K, outputs, n, n]
+        laws = self.law if isinstance(self.law, list) else []
+        g = self.log_excess(rows)
+        out = []
+        for p, law in enumerate(laws):
+            share = law.of_members
+            root = np.sqrt(law.mean_factor(g[:, p]))  # [K, n]
+            away = means[..., p] - share @ means[..., p]
+            scaled = every[:, p] * root[:, :, None] * root[:, None, :]
+            out.append(np.tensordot(share, scaled + away[:, :, None] * away[:, None, :], 1))
+        return np.stack(out)
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Those of the member with the largest weight, and of all ``members`` by their labels."""
+        members = {label: gp.hyperparameters() for label, gp in zip(self.labels, self.members, strict=True)}
+        return {**self.best.hyperparameters(), "weights": self.weights, "members": members}
+
+
+def _padded(component: tuple[Array, Array, Array], most: int) -> tuple[Array, Array, Array]:
+    """Components of an output, with further ones of weight zero."""
+    mean, std, weights = component
+    missing = most - len(weights)
+    if not missing:
+        return component
+    rows = mean.shape[1]
+    return (
+        np.concatenate([mean, np.zeros((missing, rows))]),
+        np.concatenate([std, np.ones((missing, rows))]),
+        np.concatenate([weights, np.zeros(missing)]),
+    )

@@ -1,0 +1,169 @@
+"""L-BFGS for a deterministic loss, many replicates at once: each has its own memory, line search and end.
+
+One call of `advance` takes in one loss and one gradient, those at the points tried last, and says where to
+look next, so that a step of the training loop is one evaluation, as it is with Adam. On a GPU nothing here
+asks the device: what differs between replicates is chosen with masks.
+
+The direction comes from the compact form of the inverse Hessian (Byrd, Nocedal, Schnabel 1994), a handful of
+small products where the two-loop recursion has hundreds of operations. The line search is bisection for the
+weak Wolfe conditions (Lewis, Overton 2013). A loss that is not finite, or a failed factorisation, is a step
+too far and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+#: Pairs of steps and changes of the gradient that are remembered.
+MEMORY = 40
+#: Of the weak Wolfe conditions: decrease and curvature.
+DECREASE, CURVATURE = 1e-4, 0.9
+#: Evaluations in one direction before it is given up.
+MOST_TRIALS = 12
+#: Length of a move down the gradient: no raw parameter goes further.
+FIRST_MOVE = 0.3
+#: Furthest that a raw parameter goes in one step; kernels change by factors, not by orders of magnitude.
+LONGEST_MOVE = 3.0
+
+
+class LBFGS:
+    """Minimises a loss [R] of parameters that lead with R replicates."""
+
+    def __init__(self, parameters: Sequence[Tensor], replicates: int) -> None:
+        self.parameters, self.replicates = list(parameters), replicates
+        device = self.parameters[0].device
+        self.frozen = torch.zeros(replicates, dtype=torch.bool, device=device)  # those that move no more
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew at the parameters as they are: nothing is remembered."""
+        R, like = self.replicates, self._flat(self.parameters)
+        self.x = self._written = like  # the best point of each replicate
+        self.loss = like.new_full((R,), torch.inf)
+        self.gradient = torch.zeros_like(like)
+        self.direction = torch.zeros_like(like)
+        self.slope = like.new_zeros(R)
+        self.length = like.new_zeros(R)  # of the step that is tried
+        self.low, self.high = like.new_zeros(R), like.new_full((R,), torch.inf)
+        self.trials = like.new_zeros(R)
+        self.steps = like.new_zeros(R, MEMORY, like.shape[1])
+        self.changes = torch.zeros_like(self.steps)
+        self.known = torch.zeros(R, MEMORY, dtype=torch.bool, device=like.device)
+        self.given_up = torch.zeros(R, dtype=torch.bool, device=like.device)  # no direction leads down
+
+    def refresh(self) -> None:
+        """Begin anew where somebody else has moved the parameters."""
+        if not torch.equal(self._flat(self.parameters), self._written):
+            self.restart()
+
+    @torch.no_grad()
+    def place(self) -> None:
+        """Put the parameters where the loss is wanted next."""
+        self._write(self.x + self.length[:, None] * self.direction)
+
+    @torch.no_grad()
+    def advance(self, loss: Tensor, failed: Tensor) -> Tensor:
+        """Take in the loss [R] and the gradients at the point tried; the best loss [R], NaN if there is none.
+
+        The parameters are then at the best point of every replicate. ``failed``: losses that mean nothing.
+        """
+        loss = loss.double()
+        gradient = self._flat([torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters])
+        first = torch.isinf(self.loss)
+        sound = torch.isfinite(loss) & torch.isfinite(gradient.sum(-1)) & ~failed
+        slope = self._dot(gradient, self.direction)
+        lower = sound & (loss <= self.loss + DECREASE * self.length * self.slope)
+        steep = lower & (slope < CURVATURE * self.slope) & (self.trials < MOST_TRIALS) & ~first
+        taken = ((lower & ~steep) | (first & sound)) & ~self.frozen
+        # The bracket of those that go on looking along their direction.
+        self.high = torch.where(lower, self.high, self.length)
+        self.low = torch.where(steep, self.length, self.low)
+        self.trials = self.trials + 1
+        doubled, halved = 2 * self.length, 0.5 * (self.low + self.high)
+        longer = torch.where(torch.isinf(self.high), doubled, halved)
+        lost = ~lower & (self.trials >= MOST_TRIALS) & ~first
+        new = taken | lost
+        if self._any(taken):
+            point = self.x + self.length[:, None] * self.direction
+            self._remember(taken & ~first, point - self.x, gradient - self.gradient)
+            t = taken[:, None]
+            self.x = torch.where(t, point, self.x)
+            self.gradient = torch.where(t, gradient, self.gradient)
+            self.loss = torch.where(taken, loss, self.loss)
+        # A direction that leads nowhere: forget, go down the gradient; if that was it, this is the end.
+        plain = ~self.known.any(-1)
+        self.given_up = (self.given_up | (lost & plain & sound)) & ~taken
+        hopeless = (first & ~sound) | (lost & plain & ~sound)
+        self.known = self.known & ~lost[:, None]
+        if self._any(new):
+            self._turn(new)
+        self.length = torch.where(new, self._first_length(), longer)
+        self._write(self.x)
+        return torch.where(hopeless, torch.nan, self.loss)
+
+    def _turn(self, new: Tensor) -> None:
+        """A new direction for those replicates."""
+        direction = self._direction()
+        slope = self._dot(self.gradient, direction)
+        upward = slope >= 0
+        direction = torch.where(upward[:, None], -self.gradient, direction)
+        self.direction = torch.where(new[:, None], direction, self.direction)
+        self.slope = self._dot(self.gradient, self.direction)
+        zero = torch.zeros_like(self.low)
+        self.low = torch.where(new, zero, self.low)
+        self.high = torch.where(new, zero + torch.inf, self.high)
+        self.trials = torch.where(new, zero, self.trials)
+
+    def _first_length(self) -> Tensor:
+        """1 with a memory; without, so that nothing goes further than it should at first."""
+        furthest = self.direction.abs().amax(-1).clamp_min(1e-300)
+        plain = ~self.known.any(-1)
+        most = torch.where(plain, FIRST_MOVE, LONGEST_MOVE) / furthest
+        return torch.where(plain, most, most.clamp_max(1.0))
+
+    def _remember(self, which: Tensor, step: Tensor, change: Tensor) -> None:
+        """The newest pair comes last; one without curvature is not worth it."""
+        curved = self._dot(step, change) > 1e-10 * self._dot(change, change)
+        which = which & curved
+        for name, value in (("steps", step), ("changes", change)):
+            old = getattr(self, name)
+            moved = torch.cat([old[:, 1:], value[:, None]], 1)
+            setattr(self, name, torch.where(which[:, None, None], moved, old))
+        moved = torch.cat([self.known[:, 1:], torch.ones_like(self.known[:, :1])], 1)
+        self.known = torch.where(which[:, None], moved, self.known)
+
+    def _direction(self) -> Tensor:
+        """−H g by the compact form of H; pairs not known yet are zeros."""
+        g = self.gradient.unsqueeze(-1)
+        known = self.known.unsqueeze(-1).to(g)
+        S, Y = known * self.steps, known * self.changes
+        SY = S @ Y.mT
+        eye = torch.eye(MEMORY, dtype=g.dtype, device=g.device)
+        R = SY.triu() + (1 - known) * eye
+        last_sy, last_yy = SY[:, -1, -1], Y[:, -1].square().sum(-1)
+        gamma = torch.where(self.known[:, -1], last_sy / last_yy.clamp_min(1e-300), 1.0)[:, None, None]
+        Sg, Yg = S @ g, gamma * (Y @ g)
+        D = torch.diag_embed(SY.diagonal(dim1=-2, dim2=-1)) + gamma * (Y @ Y.mT)
+        v = torch.linalg.solve_triangular(R, Sg, upper=True)
+        top = torch.linalg.solve_triangular(R.mT, D @ v - Yg, upper=False)
+        d = gamma * g + S.mT @ top - gamma * (Y.mT @ v)
+        return -d.squeeze(-1)
+
+    def _dot(self, a: Tensor, b: Tensor) -> Tensor:
+        return (a * b).sum(-1)
+
+    def _any(self, mask: Tensor) -> bool:
+        """Whether it is worth computing at all; on a GPU always, because asking takes longer."""
+        return mask.is_cuda or bool(mask.any())
+
+    def _flat(self, tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat([t.detach().reshape(self.replicates, -1).double() for t in tensors], 1)
+
+    def _write(self, x: Tensor) -> None:
+        parts = x.split([p.numel() // self.replicates for p in self.parameters], 1)
+        for p, value in zip(self.parameters, parts, strict=True):
+            p.copy_(value.reshape(p.shape))
+        self._written = self._flat(self.parameters)  # in their precision
