@@ -23,7 +23,7 @@ from sklearn import config_context
 
 pl = pytest.importorskip("polars")
 
-QUICK = {"num_inducing": 30, "epochs": 30, "learning_rate": 0.1, "random_state": 0}
+QUICK = {"method": "svgp", "num_inducing": 30, "epochs": 30, "learning_rate": 0.1, "random_state": 0}
 ROWS = 200
 
 
@@ -117,7 +117,7 @@ def test_every_question_takes_frames(fitted):
 
 
 def test_validation_rows_and_streams_of_frames():
-    model = GPRegressor("svgp", **QUICK, early_stopping=True)
+    model = GPRegressor(**QUICK, early_stopping=True)
     model.fit(FRAME[:150], Y[:150], validation=(FRAME[150:], Y[150:]))
     assert model.history_.validation_nll is not None
     stream = GPRegressor(num_inducing=20, random_state=0)
@@ -239,7 +239,7 @@ METHODS = ["auto", "svgp", "dcsvgp", "ppgpr-chol", "svgp-dkl", "deep-ensemble"]
 @pytest.mark.parametrize("method", METHODS)
 def test_new_levels_and_new_gaps_widen_the_interval(method):
     own = {"epochs": 30, "random_state": 0} if method == "deep-ensemble" else QUICK
-    model = GPRegressor(method, **own).fit(FRAME, Y)
+    model = GPRegressor(**{**own, "method": method}).fit(FRAME, Y)
     known = model.predict(FRAME, return_std=True)[1]
     for changed, least in (({"city": "Oslo"}, 1.5), ({"city": None}, 1.5), ({"x": np.nan}, 1.02)):
         new = FRAME.assign(**changed)
