@@ -95,7 +95,7 @@ def test_infinity_is_refused_with_its_place(tmp_path):
     table[7]["x"] = "inf"
     path = tmp_path / "t.csv"
     path.write_text(csv_of(table))
-    assert "column 'x' holds inf in row 7" in mistaken("fit", path, "-t", "y", "-o", tmp_path / "n", *QUICK)
+    assert "column 'x' holds inf in line 9" in mistaken("fit", path, "-t", "y", "-o", tmp_path / "n", *QUICK)
 
 
 @pytest.mark.parametrize("format_", ["%d/%m/%Y", "%d.%m.%Y", "%m/%d/%Y"])
@@ -208,9 +208,14 @@ def test_new_levels_and_gaps_widen_the_intervals_of_predict(tmp_path):
 
 def test_a_model_of_the_command_line_is_an_estimator_of_frames(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text(csv_of(rows()))
-    fit(path, tmp_path)
+    path.write_text(csv_of([{"": i, "id": f"n{i}"} | row for i, row in enumerate(rows())]))
+    report = fit(path, tmp_path)
+    assert report["dropped"][""] == "it has no name" and "names or prose" in report["dropped"]["id"]
+    assert "column 'id' is left out" in report["stderr"]
     model = load(tmp_path / "m")
-    assert model.feature_names_in_.tolist() == ["x", "day", "city"]
+    assert model.feature_names_in_.tolist() == ["id", "x", "day", "city"]
+    assert model.predict(read_table(path).drop(["id"])).shape == (60,)  # it is of no use
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(read_table(path).drop(["city"]))
     assert model.feature_importances_.sum() == pytest.approx(1)
     assert model.predict(read_table(path)).shape == (60,)  # the target is among its columns

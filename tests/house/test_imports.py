@@ -59,7 +59,20 @@ def test_import_fit_predict_and_sample_with_the_core_alone():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "done"
-    assert done.stderr == ""
+    assert all(line.startswith("training ") for line in done.stderr.splitlines())
+
+
+def test_estimators_with_the_core_alone():
+    done = run_without_extras(
+        """
+        import numpy as np
+        from duogp import GPRegressor
+        X = np.linspace(-1, 1, 30)[:, None]
+        model = GPRegressor(num_inducing=5, epochs=2, random_state=0).fit(X, X[:, 0])
+        assert model.feature_importances_.tolist() == [1.0]
+        """
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

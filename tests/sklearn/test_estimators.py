@@ -94,8 +94,10 @@ def test_a_sparse_matrix_that_would_not_fit_is_refused_with_a_way_out(table):
         GPRegressor().fit(huge, np.zeros(100_000))
 
 
-def test_text_in_an_array_points_to_frames(table):
+def test_text_and_gaps_in_an_array_point_to_frames(table):
     X, y = table
+    with pytest.raises(ValueError, match=r"the first \(nan\) .* give a frame .*, which may have gaps"):
+        GPRegressor().fit(np.where(X > 1, np.nan, X), y)
     with pytest.raises(TypeError, match="give a frame"):
         GPRegressor().fit(np.array([["a", 1.0]] * 60, dtype=object), y)
     with pytest.raises(ValueError, match="categorical_features names columns of a frame"):
@@ -381,7 +383,8 @@ def test_auto_hands_everything_on(table, monkeypatch):
     model.fit(X, y, sample_weight=np.arange(60) + 1)
     assert model.reasons_ == ["svgp: it won"] and model.method_ == "svgp"
     assert seen.pop("sample_weight").shape == (60,)
-    assert seen == {"validation": None, "noise": None, "time_budget": 7, "num_inducing": 5, "random_state": 3}
+    assert 0.7 <= seen.pop("time_budget") <= 7  # less what it took to read the rows
+    assert seen == {"validation": None, "noise": None, "num_inducing": 5, "random_state": 3}
 
 
 def test_validation_rows_of_the_users(table):

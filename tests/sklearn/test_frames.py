@@ -23,7 +23,7 @@ from sklearn import config_context
 
 pl = pytest.importorskip("polars")
 
-QUICK = {"num_inducing": 30, "epochs": 30, "learning_rate": 0.1, "random_state": 0}
+QUICK = {"method": "svgp", "num_inducing": 30, "epochs": 30, "learning_rate": 0.1, "random_state": 0}
 ROWS = 200
 
 
@@ -117,7 +117,7 @@ def test_every_question_takes_frames(fitted):
 
 
 def test_validation_rows_and_streams_of_frames():
-    model = GPRegressor("svgp", **QUICK, early_stopping=True)
+    model = GPRegressor(**QUICK, early_stopping=True)
     model.fit(FRAME[:150], Y[:150], validation=(FRAME[150:], Y[150:]))
     assert model.history_.validation_nll is not None
     stream = GPRegressor(num_inducing=20, random_state=0)
@@ -189,6 +189,48 @@ def test_numbers_can_be_categories():
         GPRegressor(categorical_features=["cod"]).fit(frame, Y)
 
 
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (pd.Series(pd.to_timedelta(np.arange(ROWS), "h")), ["c"]),
+        (pd.Series(pd.period_range("2020-01-01", periods=ROWS, freq="D")), ["c", "c (day of week, sine)"]),
+        (pd.Series(pd.cut(np.arange(ROWS), 2)), ["c=(-0.199, 99.5]", "c=(99.5, 199.0]"]),
+        (pd.Series(pd.arrays.SparseArray((np.arange(ROWS) % 2).astype(float))), ["c"]),
+        (pd.Series(pd.date_range("2020", periods=ROWS, tz="Europe/Berlin")), ["c", "c (day of week, sine)"]),
+        (pd.Series(pd.Categorical([1, 2] * (ROWS // 2))), ["c=1", "c=2"]),
+        (pd.Series(["a", None] * (ROWS // 2), dtype="string"), ["c=a", "c (missing)"]),
+        (pd.Series(["a", "b"] * (ROWS // 2), dtype=pd.ArrowDtype(pa.string())), ["c=a", "c=b"]),
+        (pd.Series(np.arange(ROWS).astype(np.float16)), ["c"]),
+    ],
+    ids=["duration", "period", "interval", "sparse", "zone", "numbered", "string", "arrow", "half"],
+)
+def test_types_of_pandas(column, expected):
+    frame = pd.DataFrame({"c": column, "x": FRAME["x"]})
+    model = GPRegressor(num_inducing=5, epochs=2, random_state=0).fit(frame, Y)
+    assert model.gp_.column_names[: len(expected)] == expected
+    assert np.isfinite(model.predict(frame)).all()
+
+
+def test_frames_that_are_no_table():
+    for frame, message in (
+        (FRAME[:0], "no samples"),
+        (FRAME[:1], "1 sample"),
+        (FRAME[[]], r"0 feature\(s\)"),
+        (FRAME[["x"]].astype(complex), "cannot be read as one type"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            GPRegressor().fit(frame, Y[: len(frame)])
+
+
+@pytest.mark.parametrize("make", [pl.Series, pa.array, pd.Series, lambda y: pa.chunked_array([y.tolist()])])
+def test_targets_of_any_library(make):
+    X = FRAME[["x"]]
+    labels = np.where(FRAME["x"] > 0, "right", "left")
+    model = GPClassifier(num_inducing=8, random_state=0, settings={"steps": 20, "natural_rate": 0.3})
+    assert model.fit(X, make(labels)).score(X, labels) > 0.9
+    assert np.isfinite(GPRegressor(num_inducing=5, epochs=2).fit(X, make(Y)).predict(X)).all()
+
+
 # -- what the training rows did not have ---------------------------------------------------------------------
 
 METHODS = ["auto", "svgp", "dcsvgp", "ppgpr-chol", "svgp-dkl", "deep-ensemble"]
@@ -197,7 +239,7 @@ METHODS = ["auto", "svgp", "dcsvgp", "ppgpr-chol", "svgp-dkl", "deep-ensemble"]
 @pytest.mark.parametrize("method", METHODS)
 def test_new_levels_and_new_gaps_widen_the_interval(method):
     own = {"epochs": 30, "random_state": 0} if method == "deep-ensemble" else QUICK
-    model = GPRegressor(method, **own).fit(FRAME, Y)
+    model = GPRegressor(**{**own, "method": method}).fit(FRAME, Y)
     known = model.predict(FRAME, return_std=True)[1]
     for changed, least in (({"city": "Oslo"}, 1.5), ({"city": None}, 1.5), ({"x": np.nan}, 1.02)):
         new = FRAME.assign(**changed)

@@ -30,6 +30,9 @@ from duogp.cli.scores import metric_pairs, metrics_of, score_rows
 from duogp.errors import DataWarning
 from duogp.tables.frames import some
 
+AS_ASKED = "as asked"
+#: Rows over which noise that varies is averaged.
+NOISE_ROWS = 1024
 #: Training has at least so many seconds of a budget.
 LEAST_SECONDS = 1.0
 
@@ -81,11 +84,12 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Fit a model to a table and save it."""
-    import duogp.sklearn  # noqa: F401  # before the clock starts
+    start = time.perf_counter()
+    import duogp.sklearn  # noqa: F401  # now, so that its seconds are not those of reading
     from duogp.tables import Schema, TargetColumn, TextForm, read_table
     from duogp.tables.schema import NothingUsableError, check_roles
+    from duogp.tables.values import require_finite
 
-    start = time.perf_counter()
     folder, settings = Path(output), settings_of(set_)
     parameters: dict[str, Any] = {
         "method": method,
@@ -113,6 +117,9 @@ def fit(
         raise ValueError(f"missing must be 'impute' or 'refuse', got {missing!r}")
     table = read_table(spooled(data), text=categories, form=form)
     check_roles(table, target, weights, dropped, categories)
+    for name in table.column_names:
+        if name.strip() and name not in dropped:
+            require_finite(table.column(name), name, "line", 2)
     is_class = classify or is_class_likelihood(likelihood)
     goal = TargetColumn.learn(target, table.column(target), is_class, decimal)
     roles = Schema((), goal, weights, missing)
@@ -123,7 +130,10 @@ def fit(
         report_rows_without_target(goal, table, without, strict)
     train, test = split(len(y), test_fraction, seed)
     train_rows = rows.take(train) if len(test) else rows
-    inputs = [name for name in table.column_names if name not in (target, weights, *dropped)]
+    unused = dict.fromkeys(dropped, AS_ASKED) | {
+        name: "it has no name" for name in table.column_names if not name.strip()
+    }
+    inputs = [name for name in table.column_names if name not in (target, weights, *unused)]
     parameters |= {
         "missing": missing,
         "categorical_features": categories or None,
@@ -132,16 +142,15 @@ def fit(
     if time_budget is not None and time_budget > 0:  # of the whole command
         parameters["time_budget"] = max(LEAST_SECONDS, time_budget - (time.perf_counter() - start))
     estimator = make_estimator(goal.is_class, parameters, settings)
+    if not inputs:
+        raise NothingUsableError("there is no column to predict from")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "X: ", DataWarning)  # reported below, with lines
         estimator.fit(train_rows.select(inputs), y[train], sample_weight=roles.row_weights(train_rows))
     if estimator.schema_ is None:
         raise NothingUsableError("there is no column to predict from: every one is the same in every row")
-    asked = dict.fromkeys(dropped, "as asked")
-    schema = replace(
-        estimator.schema_, target=goal, weights=weights, dropped=asked | dict(estimator.schema_.dropped)
-    )
-    X = schema.encode(train_rows).matrix
+    unused |= estimator.schema_.dropped
+    schema = replace(estimator.schema_, target=goal, weights=weights, dropped=unused)
     report_losses(schema, table)
     gp = estimator.gp_
     report = {
@@ -154,7 +163,7 @@ def fit(
         "method": estimator.method_,
         "reasons": list(estimator.reasons_),
         "likelihood": type(gp.model.likelihood).__name__ if hasattr(gp, "model") else None,
-        "noise_std": noise_std(gp, X),
+        "noise_std": noise_std(gp, schema.encode(train_rows.slice(0, NOISE_ROWS)).matrix),
         "relevance": relevance(gp, schema),
         "validation_nll": estimator.history_.validation_nll,
         "notes": [text for text in estimator.history_.notes if text not in estimator.reasons_],
@@ -164,10 +173,10 @@ def fit(
     }
     report["seconds"] = time.perf_counter() - start
     save_model(estimator, schema, report, folder)
-    values = len(np.unique(y))
-    if values == 1:
+    few = gp.classes is None and np.isin(y, (y.min(), y.max())).all()
+    if few and y.min() == y.max():
         note(f"{target!r} is the same in every row: there is nothing to learn")
-    if gp.classes is None and values == 2:
+    elif few:
         note(f"{target!r} has two values only; --classify would predict their probabilities")
     show(report, as_json, quiet, print_report)
 
@@ -186,7 +195,7 @@ def report_losses(schema: Any, table: Any) -> None:
     from duogp.tables.texts import unreadable
 
     for name, reason in schema.dropped.items():
-        if reason != "as asked":
+        if reason != AS_ASKED:
             note(f"column {name!r} is left out: {reason}")
     for column in schema.columns:
         if column.name not in schema.notes:
@@ -258,7 +267,7 @@ def noise_std(gp: Any, X: NDArray) -> float | None:
     """Standard deviation of the noise in the units of the target; where it varies, over the first rows."""
     if gp.classes is not None:
         return None
-    return float(np.sqrt(np.mean(gp.predict(X[:1024]).noise)))
+    return float(np.sqrt(np.mean(gp.predict(X).noise)))
 
 
 def print_report(report: dict[str, Any]) -> None:

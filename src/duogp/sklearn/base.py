@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple, Self
 
@@ -24,7 +25,7 @@ from duogp.posterior.prediction import Prediction
 from duogp.posterior.stack import Stack
 from duogp.saveable import Saveable
 from duogp.sklearn.conformal import Calibration, hold_out
-from duogp.sklearn.fit_keywords import fit_keywords, misplaced, naming_settings, seed_of
+from duogp.sklearn.fit_keywords import fit_keywords, misplaced, naming_settings, seed_of, time_left
 from duogp.sklearn.frames import (
     all_numbers,
     arrow_table,
@@ -44,6 +45,7 @@ from duogp.sklearn.training_rows import (
     read_inputs,
     read_weights,
     require_finite,
+    require_rows,
     within_reach,
 )
 from duogp.tables.frames import as_arrow
@@ -146,6 +148,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, *, validation: tuple[Any, Any] | None, noise: Any = None
     ) -> Self:
+        begun = time.perf_counter()
         seed = seed_of(self.random_state)
         settings = self._fit_settings(seed)
         share = self.calibration_fraction
@@ -163,8 +166,10 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         rows = joined if len(joined.X) > 1 else rows.take(train)  # one row has no scale
         if validation is not None:
             validation = self._read_validation(validation)
+        if "time_budget" in settings:  # of the whole fit; the error for a wrong one is that of `duogp.fit`
+            settings["time_budget"] = time_left(settings["time_budget"], time.perf_counter() - begun)
         given = {"validation": validation, "noise": rows.noise, "sample_weight": rows.weight, **settings}
-        with overall("fitting", self.time_budget, bool(self.verbose)):
+        with overall("fitting", settings.get("time_budget"), bool(self.verbose)):
             gp = fit(rows.X, rows.y, self.method, **given)
         reasons = list(gp.history.notes) if self._is_auto() else ["asked for by method="]
         require_finite(gp, rows)
@@ -218,6 +223,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
             return matrix, self._read_target(y, len(matrix))
         table = arrow_table(X)
         validate_data(self, X, reset=True, skip_check_array=True)
+        require_rows(table.num_rows)
         target = self._read_target(y, table.num_rows)
         levels = self._level_target(target)
         try:
@@ -233,7 +239,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
                 raise
             return as_matrix(X, "X"), target  # numbers, all of them constant
         self.schema_, self._table_names = schema, list(table.column_names)
-        if is_plain(schema):
+        if is_plain(schema, table):
             return as_matrix(X, "X"), target
         return schema.encode_training(table, levels).matrix, target
 
@@ -351,7 +357,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         X, schema = collected(X), getattr(self, "schema_", None)
         names = getattr(self, "feature_names_in_", None)
         if is_frame(X) and names is not None:
-            X = selected(X, names.tolist())
+            X = selected(X, names.tolist(), [] if schema is None else list(schema.dropped))
         if schema is None:
             return read_inputs(self, X, reset=False), None
         if self._by_name:  # a model that the command line fitted before frames were

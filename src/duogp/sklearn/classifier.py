@@ -12,7 +12,7 @@ from duogp.data.labels import as_labels, codes_of, encode
 from duogp.sklearn.base import BaseGP
 from duogp.sklearn.conformal import Calibration, check_level, class_scores
 from duogp.sklearn.new_rows import NewRows
-from duogp.sklearn.training_rows import warn_of_column
+from duogp.sklearn.training_rows import from_arrow, warn_of_column
 
 Array = NDArray[np.float64]
 
@@ -101,7 +101,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
         return codes.astype(np.float64) if len(labels) == 2 else None
 
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
-        labels = as_labels(y, n, name)
+        labels = as_labels(from_arrow(y), n, name)
         warn_of_column(y)
         encode(labels, name)  # raises for values that are no labels
         return labels

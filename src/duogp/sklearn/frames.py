@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from duogp.data.validation import is_missing
 from duogp.errors import DataWarning
-from duogp.tables.columns import Boolean, Number
+from duogp.tables.arrow import arrow
 from duogp.tables.frames import as_arrow, some
 from duogp.tables.schema import Schema
 from duogp.tables.values import kind_of
@@ -28,8 +29,10 @@ FRAMES = (("iloc", "columns"), ("get_columns", "to_arrow"), ("column_names", "sc
 
 
 def is_frame(X: Any) -> bool:
-    """Whether X is a pandas, polars or pyarrow table."""
-    return any(all(hasattr(X, name) for name in names) for names in FRAMES)
+    """Whether X is a pandas, polars or pyarrow table (without pyarrow, frames are read as arrays)."""
+    return find_spec("pyarrow") is not None and any(
+        all(hasattr(X, name) for name in names) for names in FRAMES
+    )
 
 
 def collected(X: Any) -> Any:
@@ -40,6 +43,8 @@ def collected(X: Any) -> Any:
 def arrow_table(X: Any, names: Sequence[str] | None = None) -> Any:
     """A frame as an arrow table whose columns have different names, or the given ones."""
     table = as_arrow(X)
+    if not table.num_columns:
+        raise ValueError(f"X: found 0 feature(s) (shape={(len(X), 0)}) while a minimum of 1 is required.")
     return table.rename_columns(list(different(table.column_names) if names is None else names))
 
 
@@ -52,12 +57,21 @@ def different(names: Sequence[str]) -> list[str]:
     ]
 
 
-def selected(X: Any, names: Sequence[str]) -> Any:
-    """The columns of a fit, where a frame has these and others besides; otherwise the frame."""
+def selected(X: Any, names: Sequence[str], idle: Sequence[str] = ()) -> Any:
+    """The columns of a fit, where a frame has these and others besides; otherwise the frame.
+
+    ``idle``: columns that the fit left out; where the frame lacks some of them they are filled with nulls.
+    """
     there = list(getattr(X, "column_names", None) or X.columns)
-    if len(there) <= len(names) or not set(names) <= set(there) or len(set(there)) < len(there):
+    lacking = set(names) - set(there)
+    if len(set(there)) < len(there) or lacking - set(idle) or (not lacking and len(there) <= len(names)):
         return X
-    return X.select(list(names)) if hasattr(X, "select") else X[list(names)]
+    if not lacking:
+        return X.select(list(names)) if hasattr(X, "select") else X[list(names)]
+    table = as_arrow(X)
+    nothing = arrow().nulls(table.num_rows)
+    columns = [nothing if name in lacking else table.column(name) for name in names]
+    return arrow().Table.from_arrays(columns, list(names))
 
 
 def table_of_array(X: Any, names: Sequence[str]) -> Any:
@@ -99,10 +113,8 @@ def all_numbers(table: Any) -> bool:
     return all(kind_of(c.type) in ("number", "boolean") and not c.null_count for c in table.columns)
 
 
-def is_plain(schema: Schema) -> bool:
-    """Whether every column is a number without gaps, encoded as itself."""
-    plain = all(
-        isinstance(c, Number) and not isinstance(c, Boolean) and c.decimal is None and not c.indicator
-        for c in schema.columns
-    )
-    return plain and not schema.dropped
+def is_plain(schema: Schema, table: Any) -> bool:
+    """Whether every column of a table is a number without gaps, encoded as itself."""
+    types = arrow().types
+    numbers = all(types.is_integer(c.type) or types.is_floating(c.type) for c in table.columns)
+    return numbers and not schema.dropped and schema.names == list(table.column_names)

@@ -24,18 +24,18 @@ def shares_of_columns(gp: Any, rows: NDArray, places: NDArray[np.intp], columns:
     ``places``: the column of the table that each column of the rows belongs to.
     """
     changes = np.zeros(columns)
+    before = predicted(gp, rows)
     for place in np.unique(places):
-        changes[place] = squared_change(gp, rows, places == place)
+        changes[place] = squared_change(gp, rows, before, places == place)
     total = changes.sum()
     return changes / total if total > 0 else changes
 
 
-def squared_change(gp: Any, rows: NDArray, own: NDArray[np.bool_], seed: int = 0) -> float:
-    """Mean square change of the predictive mean, or of the class probabilities, when columns are shuffled.
+def squared_change(gp: Any, rows: NDArray, before: NDArray, own: NDArray[np.bool_], seed: int = 0) -> float:
+    """Mean square change of the predictions ``before`` when columns are shuffled.
 
     Outputs count in units of the spread of their predictions.
     """
-    before = predicted(gp, rows)
     scale = before.std(0) if gp.classes is None else np.ones(before.shape[1])
     rng = np.random.default_rng(seed)
     changes = []

@@ -126,12 +126,17 @@ class NewRows:
             None if noise is None else np.tile(as_row_vector(noise, len(self), "noise")[rows[part]], count)
         )
         each = predictive_quantiles(self.gp, flat, GRID, given).reshape(len(GRID), count, size, -1)
-        if self.gp.model.likelihood.target == "real" if hasattr(self.gp, "model") else True:
+        if self._is_real():
             centre = each.mean(0)
             away = centre - centre.mean(0)
             each = each + (np.sqrt(inflation)[:, None] - 1) * away
         found: Array = np.quantile(each.reshape(-1, size, each.shape[-1]), levels, axis=0)
         return found
+
+    def _is_real(self) -> bool:
+        """Whether targets may be any number; others would leave their support if they were spread further."""
+        model = getattr(self.gp, "model", None)
+        return model is None or model.likelihood.target == "real"
 
     def _repeated(self, noise: Any) -> Any:
         """Known noise of the rows with completions, for each of these."""

@@ -16,7 +16,7 @@ from duogp.sklearn.base import BaseGP
 from duogp.sklearn.conformal import Calibration, Scale, check_level
 from duogp.sklearn.new_rows import NewRows
 from duogp.sklearn.quantiles import as_levels
-from duogp.sklearn.training_rows import require_moderate
+from duogp.sklearn.training_rows import from_arrow, require_moderate
 
 Array = NDArray[np.float64]
 
@@ -26,14 +26,21 @@ class GPRegressor(RegressorMixin, BaseGP):
 
     ``method``: "auto", or a name of `duogp.METHODS`. ``likelihood``: None is "gaussian"; "student-t",
     "heteroscedastic", "poisson", "gamma", "beta", or an object. ``kernel``: a name or an object.
-    ``calibration_fraction``: share of the rows kept away from training for conformal intervals.
-    ``time_budget``: seconds after which training stops. ``compile``: True captures training steps where the
-    device can. ``checkpoint_dir``: a folder that the fitted estimator is saved to. ``settings``: a dict of
-    any other `duogp.Settings`. Inputs and targets are scaled inside (``standardize``); predictions are in the
-    units of y.
+    ``mean``: the prior mean, a name or a module. ``calibration_fraction``: share of the rows kept away from
+    training for conformal intervals. ``time_budget``: seconds for the fit. ``compile``: True captures
+    training steps where the device can. ``checkpoint_dir``: a folder that the fitted estimator is saved to.
+    ``settings``: a dict of any other `duogp.Settings`. Inputs and targets are scaled inside
+    (``standardize``); predictions are in the units of y.
 
     After `fit`: ``gp_`` (the `duogp.GP`), ``method_``, ``reasons_`` (why this method), ``history_``,
-    ``calibration_``, ``n_iter_``, ``n_features_in_``, ``feature_names_in_``.
+    ``calibration_``, ``n_iter_``, ``n_features_in_``, ``feature_names_in_``, ``feature_importances_``,
+    ``schema_`` (of a frame, else None).
+
+    Frames (pandas, polars, pyarrow) may hold categories, text, dates and gaps, which are read as by
+    `duogp fit` (docs/tables.md). ``categorical_features``: columns of numbers that are categories;
+    ``missing="refuse"``: gaps are an error; ``reading``: a dict of ``decimal``, ``date_format``,
+    ``max_levels`` and ``strict``, for cells of text. ``random_state=None`` is a new seed for each fit, as in
+    scikit-learn, and ``method="auto"`` the default here; `duogp.fit` has the seed 0 and one method.
     """
 
     _default_likelihood = "gaussian"
@@ -145,7 +152,7 @@ class GPRegressor(RegressorMixin, BaseGP):
         return single[:, 0] if single.shape[1] == 1 else None
 
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
-        values = require_moderate(as_target(y, n, name).astype(np.float64, copy=False), name)
+        values = require_moderate(as_target(from_arrow(y), n, name).astype(np.float64, copy=False), name)
         require_support(values.reshape(n, -1), self._target_kind(), name)
         return values
 

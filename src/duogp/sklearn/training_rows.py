@@ -28,6 +28,7 @@ FARTHEST, FARTHEST_UNSCALED = 1e6, 1e60
 ENCODERS = (
     "give a frame (pandas, polars, pyarrow), whose text, categories, dates and gaps are read as they are"
 )
+GAPS = "give a frame (pandas, polars, pyarrow), which may have gaps"
 #: Most numbers of a sparse matrix that is made dense.
 MOST_DENSE = 500_000_000
 
@@ -52,6 +53,10 @@ def read_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1) -> ND
         if "argument must be" in str(error):  # an object that is neither text nor number
             raise
         raise UnsupportedDtypeError(f"{error}; {ENCODERS}") from error
+    except ValueError as error:
+        if "the first (nan)" not in str(error):
+            raise
+        raise ValueError(f"{error}; or {GAPS}") from error
     validate_data(estimator, X, reset=reset, skip_check_array=True)
     return matrix
 
@@ -70,6 +75,14 @@ def dense(X: Any) -> Any:
     return X.to_dense() if in_torch else X.toarray()
 
 
+def from_arrow(y: Any) -> Any:
+    """Targets of an arrow column as an array, whatever their type; anything else as it is."""
+    if not hasattr(y, "to_pylist") or hasattr(y, "column_names"):
+        return y
+    values = getattr(y, "combine_chunks", lambda: y)()
+    return values.to_numpy(zero_copy_only=False)
+
+
 def read_weights(sample_weight: Any, n: int) -> NDArray[np.float64] | None:
     if sample_weight is None:
         return None
@@ -77,6 +90,13 @@ def read_weights(sample_weight: Any, n: int) -> NDArray[np.float64] | None:
     if not weight.any():
         raise ValueError("sample_weight must not be zero for every row")
     return weight
+
+
+def require_rows(n: int) -> None:
+    """An error where there are too few rows to fit to."""
+    if n < 2:
+        found = {0: "no samples (it is empty)", 1: "1 sample"}[n]
+        raise ValueError(f"X: found {found}; at least 2 rows are required")
 
 
 def require_moderate(y: NDArray, name: str = "y") -> NDArray:
@@ -138,7 +158,8 @@ def _repeats(keys: list[NDArray]) -> NDArray[np.intp] | None:
         bits = (key.astype(np.float64) + 0.0).view(np.uint64)  # −0 and 0 are one number
         digest = (digest ^ (bits >> np.uint64(29)) ^ bits) * np.uint64(0x9E3779B97F4A7C15)
         digest ^= digest >> np.uint64(32)
-    if len(np.unique(digest)) == len(digest):
+    digest.sort()
+    if not (digest[1:] == digest[:-1]).any():
         return None
     return np.lexsort(keys[::-1])
 

@@ -289,8 +289,8 @@ class DateTime(Quantity):
     def numbers(self, values: Any) -> Floats:
         wanted = "clock" if self.clock else "moment"
         kind = kind_of(values.type)
-        if kind == "category" and self.format is not None:
-            values = parse_dates(values, self.format)
+        if kind in ("category", "number") and self.format is not None:
+            values = parse_dates(texts(values), self.format)  # numbers such as 20240531
         elif kind == "category":
             try:
                 values = parse_times(values, self.zone, self.clock)

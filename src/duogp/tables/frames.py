@@ -21,7 +21,10 @@ def as_arrow(data: Any) -> Any:
         return pa.Table.from_batches([data])
     if hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas; by position, as labels may repeat
         names = [str(label) for label in data.columns]
-        return _table([(name, _array(data.iloc[:, j], name, True)) for j, name in enumerate(names)])
+        columns = [_of_pandas(data.iloc[:, j]) for j in range(len(names))]
+        return _table(
+            [(name, _array(column, name, True)) for name, column in zip(names, columns, strict=True)]
+        )
     if hasattr(data, "collect") and not hasattr(data, "get_columns"):  # a lazy polars frame
         data = data.collect()
     if hasattr(data, "get_columns") and hasattr(data, "to_arrow"):  # polars
@@ -31,6 +34,22 @@ def as_arrow(data: Any) -> Any:
     raise TypeError(
         f"expected a table (pyarrow, pandas, polars or a dictionary of columns), got {type(data).__name__}"
     )
+
+
+def _of_pandas(column: Any) -> Any:
+    """A series of a type that arrow knows: periods as their start, intervals as text, no sparse values."""
+    kind = type(column.dtype).__name__
+    if kind == "PeriodDtype":
+        return column.dt.to_timestamp()
+    if kind == "SparseDtype":
+        return column.sparse.to_dense()
+    of = getattr(column.dtype, "categories", None)  # of a category
+    if kind == "IntervalDtype" or type(getattr(of, "dtype", None)).__name__ in (
+        "IntervalDtype",
+        "PeriodDtype",
+    ):
+        return column.astype(str).where(column.notna())
+    return column
 
 
 def _table(columns: list[tuple[str, Any]]) -> Any:

@@ -85,6 +85,10 @@ def learn_column(
         raise Idle("it has no values")
     if category and kind in ("number", "boolean", "category"):
         return Learned(_category(name, values, reading, target))
+    if kind == "number" and reading.date_format is not None:
+        dates = _dates_in(name, texts(values), reading)  # such as 20240531
+        if dates is not None:
+            return dates
     if kind in ("number", "boolean"):
         require_finite(values, name)
         return Learned(_number(name, numbers(values), Boolean if kind == "boolean" else Number))
@@ -106,11 +110,9 @@ def _of_text(name: str, values: Any, reading: Reading, target: Floats | None) ->
         return Learned(_category(name, values, reading, target))
     sample = there.slice(0, SAMPLE).to_pylist()
     try:
-        format_ = date_format(sample, reading.date_format)
-        if format_ is not None:
-            parsed = parse_dates(values, format_)
-            column = _datetime(name, parsed, clock=False)
-            return Learned(replace(column, format=format_), _note(values, days_missing(parsed), "date"))
+        dates = _dates_in(name, values, reading)
+        if dates is not None:
+            return dates
         levels = len(arrow("compute").unique(there))
         if levels > reading.max_levels or (reading.decimal is not None and levels > 2):
             mark = decimal_mark(sample, reading.decimal)
@@ -123,6 +125,17 @@ def _of_text(name: str, values: Any, reading: Reading, target: Floats | None) ->
     return Learned(_category(name, values, reading, target))
 
 
+def _dates_in(name: str, values: Any, reading: Reading) -> Learned | None:
+    """Dates that are written in another way than 2024-05-31; None where the cells are none."""
+    format_ = date_format(plain(values).drop_null().slice(0, SAMPLE).to_pylist(), reading.date_format)
+    if format_ is None:
+        return None
+    parsed = parse_dates(values, format_)
+    gaps = np.asarray(parsed.is_null().to_numpy())
+    column = _datetime(name, parsed, clock=False)
+    return Learned(replace(column, format=format_), _note(values, gaps, "date"))
+
+
 def _note(values: Any, gaps: NDArray[np.bool_], what: str) -> str | None:
     """Words on cells that hold text but could not be read."""
     rows = unreadable(values, gaps)
@@ -131,10 +144,6 @@ def _note(values: Any, gaps: NDArray[np.bool_], what: str) -> str | None:
     shown = ", ".join(f"{values[int(row)].as_py()!r} in row {row}" for row in rows[:3])
     more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
     return f"{len(rows)} of {len(gaps)} cells are no {what}, and are gaps now: {shown}{more}"
-
-
-def days_missing(values: Any) -> NDArray[np.bool_]:
-    return np.asarray(values.is_null().to_numpy())
 
 
 def _number(name: str, x: Floats, make: type[Number]) -> Number:
@@ -190,10 +199,11 @@ def _category(name: str, values: Any, reading: Reading, target: Floats | None) -
     if not many or not column.rare:
         return column
     rows = {level: count for count, level in counted}
-    column = replace(column, counts=tuple(rows[level] for level in column.levels + column.rare))
+    counts = tuple(rows[level] for level in column.levels + column.rare)
+    column = replace(column, counts=counts if len(set(counts)) > 1 else ())
     if target is None:
         return column
-    effects = level_means(column.places(values), target, len(column.counts))
+    effects = level_means(column.places(values), target, len(counts))
     return replace(column, effects=tuple(effects.tolist()))
 
 

@@ -27,9 +27,10 @@ BEFORE, AFTER = (
     rf"\s*(?:(?:{CURRENCY})|{UNIT})\s*$",
 )
 #: By the decimal mark: digits, alone or in groups of three, and a fraction.
+EXPONENT = r"(?P<exponent>[eE][-+]?\d+)?"
 DIGITS = {
-    ".": r"(?P<whole>\d{1,3}(?:[,' \u00a0\u202f]\d{3})+|\d+)?(?P<part>\.\d*)?(?P<exponent>[eE][-+]?\d+)?",
-    ",": r"(?P<whole>\d{1,3}(?:[.' \u00a0\u202f]\d{3})+|\d+)?(?P<part>,\d*)?(?P<exponent>[eE][-+]?\d+)?",
+    ".": r"(?P<whole>[1-9]\d{0,2}(?:[,' \u00a0\u202f]\d{3})+|\d+)?(?P<part>\.\d*)?" + EXPONENT,
+    ",": r"(?P<whole>[1-9]\d{0,2}(?:[.' \u00a0\u202f]\d{3})+|\d+)?(?P<part>,\d*)?" + EXPONENT,
 }
 NUMBERS = {mark: re.compile(BEFORE + digits + AFTER) for mark, digits in DIGITS.items()}
 ZEROS = re.compile(r"^\s*0\d+\s*$")
@@ -41,8 +42,13 @@ DATES = {
     r"^\d{1,2}-\d{1,2}-\d{4}": ("%d-%m-%Y", "%m-%d-%Y"),
     r"^\d{4}/\d{1,2}/\d{1,2}": ("%Y/%m/%d",),
     r"^\d{4}-\d{1,2}-\d{1,2}": ("%Y-%m-%d",),
+    r"^\d{1,2}\.\d{1,2}\.\d{2}(?!\d)": ("%d.%m.%y",),
+    r"^\d{1,2}/\d{1,2}/\d{2}(?!\d)": ("%d/%m/%y", "%m/%d/%y"),
+    r"^\d{1,2} [A-Za-z]{3} \d{4}": ("%d %b %Y",),
+    r"^\d{1,2}-[A-Za-z]{3}-\d{4}": ("%d-%b-%Y",),
+    r"^[A-Za-z]{3} \d{1,2}, \d{4}": ("%b %d, %Y",),
 }
-TIMES = ("", " %H:%M", " %H:%M:%S", "T%H:%M", "T%H:%M:%S")
+TIMES = ("", " %H:%M", " %H:%M:%S", "T%H:%M", "T%H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 
 
 class Ambiguous(Exception):
@@ -50,7 +56,9 @@ class Ambiguous(Exception):
 
 
 def number_of(text: str, mark: str) -> float:
-    """The number that a text is, or NaN."""
+    """The number that a text is, or NaN; one in brackets is negative, as in accounts."""
+    if text.startswith("(") and text.endswith(")"):
+        return -number_of(text[1:-1], mark)
     found = NUMBERS[mark].match(text)
     if not found or not (found["whole"] or (found["part"] or "")[1:]):
         return float("nan")

@@ -57,8 +57,11 @@ def numbers(values: Any) -> Floats:
     return out
 
 
-def require_finite(values: Any, name: str) -> None:
-    """An error for an infinite number, which is neither a value nor a gap."""
+def require_finite(values: Any, name: str, place: str = "row", first: int = 0) -> None:
+    """An error for an infinite number, which is neither a value nor a gap.
+
+    It names the place of the value: rows are counted from ``first``.
+    """
     pa = arrow()
     values = plain(values)
     if not pa.types.is_floating(values.type):
@@ -67,8 +70,9 @@ def require_finite(values: Any, name: str) -> None:
     if infinite.any():
         row = int(np.argmax(infinite))
         raise ValueError(
-            f"column {name!r} holds {values[row].as_py()} in row {row} ({int(infinite.sum())} such values): "
-            "infinity is no measurement; write a number, or leave the cell empty"
+            f"column {name!r} holds {values[row].as_py()} in {place} {row + first} "
+            f"({int(infinite.sum())} such values): infinity is no measurement; write a "
+            "number, or leave the cell empty"
         )
 
 
