@@ -31,13 +31,33 @@ class LeftOut(NamedTuple):
 
 @torch.no_grad()
 def leave_one_out(model: Model, batch: Batch) -> LeftOut:
-    """For a model whose q(u) is the closed-form optimum on the rows of the batch."""
+    """For a model whose q(u) is the closed-form optimum on the rows of the batch.
+
+    An exact GP must have been conditioned on these rows, in this order.
+    """
+    if model.basis.points_are_rows:
+        return _exact(model, batch)
     f = model.marginals(batch.x)
     mean, residual, explained = torch.broadcast_tensors(*f)
-    if model.basis.points_are_rows:  # all that is left of the variance is what the rows have said
-        residual, explained = torch.zeros_like(residual), (residual + explained).clamp_min(0)
     noise = model.likelihood.bind(batch.noise).noise  # type: ignore[attr-defined]
     weight = 1.0 if batch.weight is None else batch.weight.unsqueeze(-2)
     left = (1 - weight * explained / noise).clamp_min(LEAST)
     error = (batch.y - mean) / left
     return LeftOut(batch.y - error, residual.clamp_min(0) + explained / left + noise)
+
+
+def _exact(model: Model, batch: Batch) -> LeftOut:
+    """With C = K + noise: yᵢ − μ₋ᵢ = [C⁻¹(y − μ₀)]ᵢ / [C⁻¹]ᵢᵢ and the variance is 1/[C⁻¹]ᵢᵢ.
+
+    The same numbers, without the difference 1 − hᵢ, which has no digits left where there is little noise.
+    """
+    factors = model.factors()
+    white = factors.L_inv  # C⁻¹ = LᵀL with L its rows
+    target = (batch.y - model.mean(batch.x.unsqueeze(-3))).to(white)
+    precision = white.square().sum(-2)
+    away = (white.mT @ (white @ target.unsqueeze(-1))).squeeze(-1) / precision
+    # The noise of a weighed row is that of its mean; a new observation has weight one.
+    noise = model.likelihood.bind(batch.noise).noise.to(white)  # type: ignore[attr-defined]
+    weight = 1.0 if batch.weight is None else batch.weight.unsqueeze(-2).to(white)
+    variance = 1 / precision + (1 - 1 / weight) * noise
+    return LeftOut(batch.y - away.to(batch.y), variance.to(batch.y))
