@@ -51,6 +51,8 @@ EXACT = {"cpu": 1000, "cuda": 8000}
 #: Inducing points of closed forms and of predictive methods, by device; fewer for several latent functions.
 POINTS = {"cpu": 300, "cuda": 3000}
 CLASS_POINTS = 100
+#: Steps of natural gradients for likelihoods without a closed form, on small tables and on larger ones.
+NATURAL_STEPS = (150, 400)
 #: Most steps on a collapsed bound: functions without noise improve for ever, and by little.
 CLOSED_STEPS = 300
 #: More points than these are rows, not centres of k-means.
@@ -203,9 +205,22 @@ class _Race:
             own["num_inducing"] = min(most, n - self.num_held)
             if own["num_inducing"] > MOST_CENTRES and settings.inducing_init is None:
                 own["inducing_init"] = "random"
-        if not self.gaussian and (data.num_classes or 0) > 2 and settings.likelihood == "classes":
-            own["likelihood"] = "softmax"
+        if not self.gaussian:
+            own |= self._natural(settings)
         self.settings = settings.but(**own)
+
+    def _natural(self, settings: Settings) -> dict[str, Any]:
+        """What is not given of natural gradients: so many steps at such rates."""
+        classes = self.data.num_classes or 0
+        own: dict[str, Any] = {}
+        if classes > 2 and settings.likelihood == "classes":
+            own["likelihood"] = "softmax"
+        if settings.steps is None and settings.epochs is None:
+            own["steps"] = NATURAL_STEPS[0 if self.small else 1]
+            own["schedule"] = settings.schedule or "cosine"
+            own["learning_rate"] = settings.learning_rate or 0.05
+            own["natural_rate"] = settings.natural_rate or (0.1 if classes > 2 else 0.2)
+        return own
 
     def run(self) -> Stack:
         found = self._closed_forms() if self.gaussian else self._others()
