@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+import traceback
 import warnings
 from pathlib import Path
 
@@ -71,7 +72,11 @@ def main() -> None:
     warnings.simplefilter("ignore")
     for split in range(given.splits):
         for name in given.data:
-            row = measure(name, split, given.seconds, given.device)
+            try:
+                row = measure(name, split, given.seconds, given.device)
+            except Exception:  # the next table may be well
+                traceback.print_exc()
+                continue
             print(
                 name,
                 split,
