@@ -9,6 +9,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestClassifi
 from sklearn.linear_model import LinearRegression
 from sklearn.neighbors import KNeighborsRegressor
 
+from duogp.means.affine import Affine, Logistic
 from duogp.means.crossfit import CrossFit, Goal, Trees, assign_folds, cross_fit, latent_values
 from duogp.means.forest import Forest
 
@@ -50,11 +51,26 @@ def test_a_row_is_predicted_by_models_that_have_not_seen_it():
     assert np.corrcoef(fit.at(X)[0][:, 0], noise[:, 0])[0, 1] > 0.9
 
 
+@pytest.mark.parametrize("name", ["two classes", "three classes"])
+def test_logistic_regression_is_an_affine_map(name):
+    goal, y = TARGETS[name]
+    fit = cross_fit(Logistic(), X, y, goal)
+    assert np.mean(np.digitize(fit.held_out[:, 0], [0]) == y[:, 0]) > 0.8 if goal.classes == 2 else True
+    first = fit.models[0][0]
+    again = Affine.from_arrays(first.arrays(), 3)
+    rows = torch.as_tensor(X)
+    torch.testing.assert_close(again(rows), first(rows))
+    with pytest.raises(ValueError, match="do not fit together"):
+        Affine.from_arrays({**first.arrays(), "bias": first.bias[:0]}, 3)
+    one = Logistic().fit(X, np.zeros(200, dtype=int), goal.classes, None)
+    assert np.isfinite(one(rows)).all()
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_arrays_predict_as_the_trees_do(name):
     goal, y = TARGETS[name]
     fit = cross_fit(QUICK, X, y, goal)
-    forests = fit.forests()
+    forests = fit.arrays()
     assert forests is not None
     again = CrossFit(forests, goal, 3)
     np.testing.assert_allclose(again.at(X)[0], fit.at(X)[0], atol=1e-5)  # classes: probabilities are clipped
@@ -73,7 +89,7 @@ def test_a_missing_entry_goes_where_the_trees_send_it():
 
 def test_forests_that_are_none():
     assert Forest.of(LinearRegression().fit(X, SIGNAL)) is None
-    assert cross_fit(LinearRegression(), X, SIGNAL[:, None], Goal("real")).forests() is None
+    assert cross_fit(LinearRegression(), X, SIGNAL[:, None], Goal("real")).arrays() is None
     model = HistGradientBoostingRegressor(max_iter=3).fit(X, SIGNAL)
     arrays = Forest.of(model).arrays()
     for name, broken in (("left", arrays["left"] + 10**6), ("value", arrays["value"][:-1])):

@@ -33,12 +33,13 @@ from duogp.fitting.learned import cross_fits, learned_spec
 from duogp.fitting.plan import SAMPLE_ROWS, Plan, make_plan
 from duogp.fitting.stacking import class_law, density_weights, mixture_law
 from duogp.inference.leave_one_out import leave_one_out
+from duogp.means.affine import Logistic
 from duogp.means.crossfit import CrossFit, Goal, Trees, assign_folds, cross_fit
 from duogp.methods import METHODS
 from duogp.methods.settings import Settings, as_list
 from duogp.models.model import Model
 from duogp.posterior.gp import GP
-from duogp.posterior.learned import LearnedOnly
+from duogp.posterior.learned import LearnedMean, LearnedOnly
 from duogp.posterior.stack import Stack
 from duogp.training import Callback, History, make_schedule, settle, train
 
@@ -161,11 +162,11 @@ def stack(
 
 
 def label(method: str, mean: Any) -> str:
-    return (
-        method
-        if mean == "constant"
-        else f"{method} + {mean if isinstance(mean, str) else type(mean).__name__}"
-    )
+    """ "svgp" or "svgp + trees"; of a mean without a method its own name."""
+    name = mean if isinstance(mean, str) else type(mean).__name__
+    if not method:
+        return name
+    return method if name == "constant" else f"{method} + {name}"
 
 
 class _Race:
@@ -404,7 +405,9 @@ class _Race:
             held = self._by_folds(plan, builder, allowed) if self.small else self._held_density(gp, plan)
             out.append(Candidate(name, gp, held, None, builder, model))
             if builder.cross_fits is not None and self.data.num_classes is not None:
-                out.append(self._trees_alone(builder, mean))
+                out.append(self._alone(builder, label("", mean)))
+        if self.data.num_classes is not None and "mean" not in self.given:
+            out.append(self._logistic(out[0].gp))
         return out
 
     def _held_density(self, gp: Any, plan: Plan) -> Array:
@@ -415,17 +418,22 @@ class _Race:
             return probabilities
         return gp.log_density(self.data.X[rows], self.data.target.values[rows])
 
-    def _trees_alone(self, builder: Builder, mean: Any) -> Candidate:
+    def _alone(self, builder: Builder, name: str) -> Candidate:
+        """The cross-fitted mean of a GP without the GP."""
         assert builder.cross_fits is not None
-        fitted = builder.fitted(builder.model(), History())
-        gp = LearnedOnly(fitted)
-        fit = builder.cross_fits[0]
+        return self._learned_only(builder.fitted(builder.model(), History()), builder.cross_fits[0], name)
+
+    def _logistic(self, gp: GP) -> Candidate:
+        """Logistic regression: on a few hundred rows it is often hard to beat."""
+        plan = self._plan("svgp", Logistic())
+        return self._learned_only(gp, cross_fits(self.data, plan)[0], "logistic")
+
+    def _learned_only(self, gp: GP, fit: CrossFit, name: str) -> Candidate:
+        own = LearnedOnly(gp, LearnedMean(replace(fit, held_out=None)))
         if self.small:
             assert fit.held_out is not None
-            held = gp.probabilities_of(fit.held_out)
-        else:
-            held = self._held_density(gp, builder.plan)
-        return Candidate(mean if isinstance(mean, str) else type(mean).__name__, gp, held)
+            return Candidate(name, own, own.probabilities_of(fit.held_out))
+        return Candidate(name, own, self._held_density(own, self._plan("svgp", "constant")))
 
     def _by_folds(self, plan: Plan, builder: Builder, seconds: float) -> Array:
         """What models that were trained without a fold say about it: probabilities, or log densities."""

@@ -22,7 +22,7 @@ TREES = "trees"
 
 
 def learned_spec(settings: Settings) -> Any:
-    """What is cross-fitted: `Trees`, an unfitted scikit-learn model, or None for any other mean."""
+    """What is cross-fitted: `Trees`, `Logistic`, an unfitted scikit-learn model; None for any other mean."""
     mean = settings.mean
     if isinstance(mean, str):
         return Trees() if mean.lower() == TREES else None

@@ -11,19 +11,22 @@ from torch import Tensor
 
 from duogp.errors import SavedModelError
 from duogp.io.plain import entries, entry
+from duogp.means.affine import Affine
 from duogp.means.crossfit import CrossFit, Goal
 from duogp.means.forest import Forest
 from duogp.posterior.learned import LearnedMean
 
 PREFIX = "learned."
+#: Stands for the depth of a model that is an affine map.
+AFFINE = -1
 
 
 def learned_state(mean: LearnedMean | None) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
     """An entry of a manifest (None without such a mean) and its tensors."""
     if mean is None:
         return None, {}
-    forests = mean.fit.forests()
-    if forests is None:
+    forms = mean.fit.arrays()
+    if forms is None:
         kind = type(mean.fit.models[0][0]).__name__
         raise SavedModelError(
             f"the prior mean was learned by {kind}, which has no form that can be read without running code "
@@ -32,9 +35,9 @@ def learned_state(mean: LearnedMean | None) -> tuple[dict[str, Any] | None, dict
         )
     tensors = {
         f"{PREFIX}{k}.{p}.{name}": values.cpu()
-        for k, fold in enumerate(forests)
-        for p, forest in enumerate(fold)
-        for name, values in forest.arrays().items()
+        for k, fold in enumerate(forms)
+        for p, form in enumerate(fold)
+        for name, values in form.arrays().items()
     }
     if mean.unseen is not None:
         tensors[f"{PREFIX}unseen"] = torch.as_tensor(mean.unseen)
@@ -44,7 +47,7 @@ def learned_state(mean: LearnedMean | None) -> tuple[dict[str, Any] | None, dict
         "classes": goal.classes,
         "outputs": goal.outputs,
         "inputs": mean.fit.inputs,
-        "depths": [[forest.depth for forest in fold] for fold in forests],
+        "depths": [[form.depth if isinstance(form, Forest) else AFFINE for form in fold] for fold in forms],
     }
     return described, tensors
 
@@ -63,12 +66,15 @@ def learned_from_state(part: Any, tensors: Mapping[str, Tensor]) -> LearnedMean 
             prefix = f"{PREFIX}{k}.{p}."
             own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
             try:
-                models[-1].append(Forest.from_arrays(own, int(depth), inputs))
+                if depth == AFFINE:
+                    models[-1].append(Affine.from_arrays(own, inputs))
+                else:
+                    models[-1].append(Forest.from_arrays(own, int(depth), inputs))
             except (TypeError, ValueError) as error:
                 raise SavedModelError(f"the trees of its prior mean are damaged: {error}") from error
     if not models or len({len(fold) for fold in models}) != 1:
         raise SavedModelError("its prior mean has no folds, or folds of different sizes")
-    widths = {sum(len(forest.baseline) for forest in fold) for fold in models}
+    widths = {sum(form.outputs for form in fold) for fold in models}
     if widths != {goal.columns}:
         raise SavedModelError(f"the trees of its prior mean have not {goal.columns} outputs")
     unseen = tensors.get(f"{PREFIX}unseen")

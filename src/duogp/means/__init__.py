@@ -1,5 +1,6 @@
 """Prior means: functions of x that are added outside the KL."""
 
+from duogp.means.affine import Logistic
 from duogp.means.crossfit import CrossFit, Trees
 from duogp.means.offset import OffsetMean
 from duogp.means.parametric import ConstantMean, LinearMean, Mean, ModuleMean, NetworkMean, Zero, make_mean
@@ -9,6 +10,7 @@ __all__ = [
     "ConstantMean",
     "CrossFit",
     "LinearMean",
+    "Logistic",
     "Mean",
     "ModuleMean",
     "NetworkMean",

@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import logit
 
+from duogp.means.affine import Affine, Logistic
 from duogp.means.forest import Forest
 
 Array = NDArray[np.float64]
@@ -123,24 +124,29 @@ class CrossFit:
 
     def _fold(self, models: Sequence[Any], X: NDArray, device: torch.device | None) -> Array:
         if device is not None and device.type == "cuda":
-            forests = [model if isinstance(model, Forest) else Forest.of(model) for model in models]
-            if all(forest is not None for forest in forests):
+            forms = [as_arrays(model) for model in models]
+            if all(form is not None for form in forms):
                 x = torch.as_tensor(np.ascontiguousarray(X), dtype=torch.float64, device=device)
-                parts = [forest.to(device)(x).cpu().numpy() for forest in forests if forest is not None]
+                parts = [form.to(device)(x).cpu().numpy() for form in forms if form is not None]
                 return _centred(np.concatenate(parts, 1), self.goal)
         return np.concatenate([latent_values(model, X, self.goal) for model in models], 1)
 
-    def forests(self) -> list[list[Forest]] | None:
+    def arrays(self) -> list[list[Forest | Affine]] | None:
         """All models as arrays; None where one has no such form."""
-        found = [[m if isinstance(m, Forest) else Forest.of(m) for m in fold] for fold in self.models]
-        if any(forest is None for fold in found for forest in fold):
+        found = [[as_arrays(model) for model in fold] for fold in self.models]
+        if any(form is None for fold in found for form in fold):
             return None
-        return [[forest for forest in fold if forest is not None] for fold in found]
+        return [[form for form in fold if form is not None] for fold in found]
+
+
+def as_arrays(model: Any) -> Forest | Affine | None:
+    """A fitted model as arrays; None where it has no such form."""
+    return model if isinstance(model, Forest | Affine) else Forest.of(model)
 
 
 def latent_values(model: Any, X: NDArray, goal: Goal) -> Array:
     """A fitted model's predictions in the space of the latent function: [n, columns], or [n, 1] of many."""
-    if isinstance(model, Forest):
+    if isinstance(model, Forest | Affine):
         with torch.no_grad():
             rows = torch.as_tensor(np.ascontiguousarray(X), dtype=torch.float64)
             return _centred(model(rows).numpy(), goal)
@@ -192,7 +198,10 @@ def cross_fit(
     for p, target in enumerate(targets):
         columns = slice(None) if goal.kind == "classes" else slice(p, p + 1)
         jobs = [_Job(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(count)]
-        if isinstance(spec, Trees):
+        if isinstance(spec, Logistic):
+            assert goal.classes is not None
+            fitted = [_logistic(spec, X, target, goal.classes, job, weights) for job in jobs]
+        elif isinstance(spec, Trees):
             fitted = _grow(spec, X, target, goal, jobs, weights, seed, deadline)
         else:
             fitted = [_fit(clone(spec), X, target, goal, job, weights) for job in jobs]
@@ -223,6 +232,13 @@ def _model_target(y: NDArray, goal: Goal) -> NDArray:
     if goal.kind == "unit":
         return np.asarray(logit(y))
     return y.astype(np.int64) if goal.kind == "classes" else y.astype(np.float64)
+
+
+def _logistic(
+    spec: Logistic, X: NDArray, y: NDArray, classes: int, job: _Job, weights: NDArray | None
+) -> Affine:
+    own = None if weights is None else weights[job.train]
+    return spec.fit(X[job.train], y[job.train], classes, own)
 
 
 def _fit(model: Any, X: NDArray, y: NDArray, goal: Goal, job: _Job, weights: NDArray | None) -> Any:

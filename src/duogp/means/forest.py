@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -82,6 +81,10 @@ class Forest:
             int(model.n_features_in_),
         )
 
+    @property
+    def outputs(self) -> int:
+        return len(self.baseline)
+
     def to(self, device: torch.device) -> Forest:
         moved: dict[str, Any] = {name: values.to(device) for name, values in self.arrays().items()}
         return Forest(**moved, depth=self.depth, inputs=self.inputs)
@@ -128,9 +131,3 @@ class Forest:
             raise ValueError(f"a forest of {nodes} nodes cannot be {depth} deep")
         numbers = {name: arrays[name].double() for name in ("threshold", "value", "baseline")}
         return cls(**whole, **numbers, missing_left=arrays["missing_left"].bool(), depth=depth, inputs=inputs)
-
-
-def forests_of(models: Sequence[Any]) -> list[Forest] | None:
-    """The trees of all models; None where one has another form."""
-    found = [Forest.of(model) for model in models]
-    return None if any(forest is None for forest in found) else [f for f in found if f is not None]

@@ -14,8 +14,6 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 import numpy as np
 import torch
 
-from duogp.means.crossfit import Trees
-
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -61,8 +59,8 @@ WEIGHTS = Check("be a number ≥ 0 or a list of such numbers", _are_weights)
 NO_ZERO = Check("be above 0 (without the KL, q(u) has no scale)", lambda v: 0 not in as_list(v))
 MODULE = Check("be a torch module", lambda v: isinstance(v, torch.nn.Module), error=TypeError)
 MEAN = Check(
-    "be a name, a module, `Trees` or a scikit-learn model",
-    lambda v: isinstance(v, str | torch.nn.Module | Trees) or hasattr(v, "fit"),
+    "be a name, a module, `duogp.means.Trees` or a scikit-learn model",
+    lambda v: isinstance(v, str | torch.nn.Module) or hasattr(v, "fit") or hasattr(v, "model"),
     error=TypeError,
 )
 FOLDS_OF_MEAN = Check("be an integer from 2 on", lambda v: _is_integer(v) and v >= 2)
