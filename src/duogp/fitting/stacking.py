@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 #: Rows that count for equal members and for the shape of a Gaussian.
 PSEUDO_ROWS = 20.0
 #: Shares of the scales of the ladder before any row is seen.
-SHAPE = np.array([0.01, 0.04, 0.15, 0.5, 0.2, 0.08, 0.02])
+SHAPE = np.array([0.001, 0.003, 0.006, 0.04, 0.15, 0.5, 0.2, 0.08, 0.02])
 #: b, by how much of the learned excess a variance is recalibrated.
 POWERS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
 #: Log score that a step of b must gain.
@@ -29,6 +29,8 @@ TEMPERATURES = np.exp(np.linspace(np.log(0.5), np.log(3.0), 13))
 MEDIAN_OF_SQUARE = 0.4549
 #: δ, how far members are moved to the average of the means.
 SHARED = (0.0, 0.5, 1.0)
+#: Of several δ whose log scores differ by no more than this, the one with the least squared error is taken.
+SLACK = 0.01
 #: Weights below it are dropped.
 LEAST_WEIGHT = 1e-3
 
@@ -43,8 +45,11 @@ def mixture_law(
     for shared in SHARED if len(mean) > 1 else SHARED[:1]:
         centres = (1 - shared) * mean + shared * average
         law, value = _mixture_law(y, centres, variance, g, row_weights)
-        found.append((value, replace(law, mean_weights=mean_weights, shared=shared)))
-    value, law = max(found, key=lambda pair: pair[0])
+        error = np.average((y - law.of_members @ centres) ** 2, weights=row_weights)
+        found.append((value, error, replace(law, mean_weights=mean_weights, shared=shared)))
+    best = max(value for value, *_ in found)
+    near = [entry for entry in found if entry[0] > best - SLACK]
+    value, _, law = min(near, key=lambda entry: entry[1])
     return law, value
 
 

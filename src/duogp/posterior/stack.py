@@ -37,7 +37,7 @@ from duogp.training.history import History
 Array = NDArray[np.float64]
 
 #: r_s, the standard deviations of the ladder relative to the member's.
-LADDER = (0.15, 0.4, 0.7, 1.0, 1.5, 2.5, 5.0)
+LADDER = (0.02, 0.06, 0.17, 0.4, 0.7, 1.0, 1.5, 2.5, 5.0)
 #: Least probability of a class.
 LEAST = 1e-12
 
