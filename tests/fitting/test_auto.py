@@ -27,13 +27,8 @@ def table(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def quick():
     """The same course in fewer steps, with small tables taken for large ones."""
     patch = pytest.MonkeyPatch()
-    trees = {"max_trees": 20, "trees_per_round": 10}
     patch.setattr(auto, "SMALL", 300)
     patch.setattr(auto, "EXACT", {"cpu": 200, "cuda": 200})
-    patch.setattr(auto, "ROUND_STEPS", 8)
-    patch.setattr(auto, "FINISH_STEPS", {"cpu": 30, "cuda": 30})
-    patch.setattr(auto, "EXCESS_TREES", auto.Trees(max_leaves=8, min_leaf=40, **trees))
-    patch.setattr("duogp.fitting.learned.Trees", lambda: auto.Trees(**trees))
     yield
     patch.undo()
 

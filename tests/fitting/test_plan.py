@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import duogp
-from duogp.fitting.auto import RacePlan
+from duogp.fitting.auto import StackPlan
 from duogp.fitting.plan import Plan
 from helpers.fit_tables import table
 
@@ -49,17 +49,18 @@ def test_nothing_is_trained():
     assert not calls
 
 
-def test_auto_shows_its_rule_or_its_race():
+def test_auto_shows_its_rule_or_its_stack():
     X, y = table()
     small = duogp.plan(X, y, "auto")
-    assert isinstance(small, Plan)
-    assert small.method.name == "sgpr"
-    assert "rows are few" in small.reasons["method"]
+    assert isinstance(small, StackPlan) and small.candidates == ["exact + trees", "exact"]
+    assert small.shared.method.name == "exact"
+    single = duogp.plan(X, y, "auto", beta2=0.1)
+    assert isinstance(single, Plan) and "beta2" in single.reasons["method"]
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3000, 2))
     race = duogp.plan(X, X[:, 0], "auto")
-    assert isinstance(race, RacePlan)
-    assert {"ppgpr-chol", "dcsvgp"} <= {method.name for method in race.candidates}
+    assert isinstance(race, StackPlan)
+    assert {"svgp", "svgp + trees", "ppgpr-chol"} <= set(race.candidates)
     assert f"{race.seconds:.0f} s" in str(race)
 
 

@@ -58,7 +58,7 @@ def test_predictions_follow_the_offset_of_the_targets(method):
     plain = duogp.fit(X, y, method, **QUICK).predict(X)
     moved = duogp.fit(X, y + 1e6, method, **QUICK).predict(X)
     np.testing.assert_allclose(moved.mean - 1e6, plain.mean, atol=1e-6)
-    np.testing.assert_allclose(moved.std, plain.std, rtol=1e-6)
+    np.testing.assert_allclose(moved.std, plain.std, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -70,8 +70,9 @@ def test_predictions_follow_the_offset_of_the_targets(method):
 def test_units_of_the_inputs_do_not_matter(method, scale, offset, dtype):
     X, y = table()
     other = X * scale + offset
-    plain = duogp.fit(X, y, method, dtype=dtype, **QUICK).predict(X)
-    found = duogp.fit(other, y, method, dtype=dtype, **QUICK).predict(other)
+    given = {"dtype": dtype, **QUICK} | ({} if method == "ppgpr-chol" else {"optimizer": "adam"})
+    plain = duogp.fit(X, y, method, **given).predict(X)
+    found = duogp.fit(other, y, method, **given).predict(other)
     tolerance = 1e-7 if dtype == "float64" else 1e-3
     np.testing.assert_allclose(found.mean, plain.mean, atol=tolerance)
     np.testing.assert_allclose(found.std, plain.std, atol=tolerance)

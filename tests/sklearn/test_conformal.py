@@ -112,7 +112,8 @@ def test_intervals_of_every_likelihood_hold_about_so_often_and_stay_in_the_suppo
         "gamma": rng.gamma(3, np.exp(f) / 3),
         "beta": np.clip(rng.beta(5 / (1 + np.exp(-f)), 5 / (1 + np.exp(f))), 1e-6, 1 - 1e-6),
     }[likelihood]
-    model = GPRegressor(likelihood=likelihood, num_inducing=10, random_state=0).fit(X, y)
+    given = {"num_inducing": 10, "random_state": 0, "settings": {"steps": 150}}
+    model = GPRegressor(likelihood=likelihood, **given).fit(X, y)
     low, high = model.predict_interval(X, 0.9)
     inside = ((low <= y) & (y <= high)).mean()
     assert binom.cdf(round(150 * inside), 150, 0.9) > 1e-3  # nowhere near too narrow
@@ -129,7 +130,7 @@ def test_intervals_of_every_likelihood_hold_about_so_often_and_stay_in_the_suppo
 def test_quantiles_come_in_the_shape_that_was_asked_for():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(30, 2))
-    one = GPRegressor(**QUICK).fit(X, X[:, 0])
+    one = GPRegressor("svgp", **QUICK).fit(X, X[:, 0])
     assert one.predict_quantiles(X, 0.5).shape == (30,)
     np.testing.assert_allclose(one.predict_quantiles(X, 0.5), one.predict(X))
     mean, std = one.predict(X, return_std=True)
@@ -174,7 +175,7 @@ def test_conformal_intervals_cover_heavy_tails_under_a_poor_model(level):
 
 def test_the_models_own_interval_need_not_cover_where_the_conformal_one_does():
     rng = np.random.default_rng(0)
-    model = GPRegressor(**QUICK, likelihood="gaussian").fit(*heavy(rng, 60))
+    model = GPRegressor("svgp", **QUICK, likelihood="gaussian").fit(*heavy(rng, 60))
     model.calibrate(*heavy(rng, 500))
     X, y = heavy(rng, 4000)
     low, high = model.predict_interval(X, 0.5)

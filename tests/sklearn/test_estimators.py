@@ -363,8 +363,9 @@ def test_training_ends_in_time(table):
 
 
 def test_auto_says_what_it_chose_and_why(fitted):
-    assert fitted.method_ in duogp.METHODS
-    assert any(fitted.method_ in reason for reason in fitted.reasons_)
+    assert fitted.method_ == "stack"
+    assert fitted.reasons_[0].startswith("a stack by the log score")
+    assert all(label in fitted.reasons_[0] for label in fitted.gp_.labels)
 
 
 def test_auto_hands_everything_on(table, monkeypatch):
@@ -452,7 +453,7 @@ def test_a_stream_goes_on_after_a_fit(table, fitted):
     model = copy.deepcopy(fitted).calibrate(X, y)
     before = model.predict(X)
     model.partial_fit(X, y)
-    assert np.abs(model.predict(X) - before).max() < 0.5
+    assert np.abs(model.predict(X) - before).max() < 1  # of one member, whose points are ten
     assert model.calibration_ is None  # of a model that is no more
     assert model.n_iter_ == 1
     model.fit(X, y)

@@ -282,8 +282,7 @@ class Stack(Fitted):
     def log_density(self, X: Any, y: Any, *, noise: Any = None) -> Array:
         """log p(y | x, data) of each row (summed over outputs), in the user's units."""
         rows = self._rows(X)
-        if self.known_noise and noise is None:
-            raise ValueError("log_density needs noise=: this model was fitted with known noise")
+        self.require_noise(noise, "log_density")
         if isinstance(self.law, ClassLaw):
             prediction = self.predict(rows)
             assert isinstance(prediction, ClassPrediction)
@@ -297,6 +296,10 @@ class Stack(Fitted):
         logs = np.stack([member.log_density(rows, y, noise=noise) for member in self.members])
         with np.errstate(divide="ignore"):
             return logsumexp(np.log(self.law)[:, None] + logs, axis=0)
+
+    def require_noise(self, noise: Any, what: str) -> None:
+        if self.known_noise and noise is None:
+            raise ValueError(f"{what} needs noise=: this model was fitted with known noise, and learned none")
 
     # -- samples ---------------------------------------------------------------------------------------------
 

@@ -369,7 +369,8 @@ class BaseGP(Saveable, BaseEstimator, ABC):
             own = self._table_names or []
             table = arrow_table(X, own) if is_frame(X) else table_of_array(dense(X), own)
         matrix = schema.encode(table).matrix
-        return matrix, schema.completions(table, matrix)
+        # A folder of a version before frames predicts what it did.
+        return matrix, None if self._by_name else schema.completions(table, matrix)
 
     def _rows(self, X: Any) -> NewRows:
         """New rows as the model takes them."""

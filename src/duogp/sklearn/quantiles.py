@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 #: Numbers held at once during the inversion.
 CHUNK = 4_000_000
 #: Levels at which the members of a stack of other laws than Gaussian are asked.
-GRID = (np.arange(400) + 0.5) / 400
+GRID = np.concatenate([[1e-4, 1e-3, 0.005, 0.02], np.linspace(0.05, 0.95, 19), [0.98, 0.995, 0.999, 0.9999]])
 #: Draws for likelihoods without a distribution function: a probability to about one per cent.
 NUM_DRAWS = 4096
 
@@ -65,19 +65,35 @@ def predictive_quantiles(gp: GP | Stack | NeuralPredictor, X: Any, levels: Array
 
 def _stack_quantiles(stack: Stack, X: Any, levels: Array, noise: Any) -> Array:
     """By inversion for mixtures of Gaussians, otherwise from a grid of quantiles of every member."""
+    stack.require_noise(noise, "a quantile")
     if isinstance(stack.law, list):
         prediction = stack.predict(X, noise=noise, in_parts=False)
         assert isinstance(prediction, MixturePrediction)
         found = prediction.quantiles(levels)
         return found[..., None] if stack.single_output else found
-    grid = np.stack([predictive_quantiles(gp, X, GRID, noise) for gp in stack.members])  # [K, grid, n, P]
-    weights = np.repeat(np.array(list(stack.weights.values())) / len(GRID), len(GRID))
-    values = grid.reshape(-1, *grid.shape[2:])
-    order = values.argsort(0)
-    reached = weights[order].cumsum(0)
-    ordered = np.take_along_axis(values, order, 0)
-    which = (reached[None] < levels[:, None, None, None] - 1e-12).sum(1).clip(0, len(values) - 1)
-    return np.take_along_axis(ordered, which, 0)
+    shares = np.array(list(stack.weights.values()))
+    if shares.max() > 0.999 * shares.sum():
+        return predictive_quantiles(stack.members[int(shares.argmax())], X, levels, noise)
+    grid = np.union1d(GRID, levels)
+    each = np.stack([predictive_quantiles(gp, X, grid, noise) for gp in stack.members])  # [K, grid, n, P]
+    out = np.empty((len(levels), *each.shape[2:]))
+    discrete = stack.model.likelihood.target == "count"
+    for row in np.ndindex(*each.shape[2:]):
+        own = each[(slice(None), slice(None), *row)]
+        out[(slice(None), *row)] = _mixed_quantiles(own, grid, shares / shares.sum(), levels, discrete)
+    return out
+
+
+def _mixed_quantiles(each: Array, grid: Array, shares: Array, levels: Array, discrete: bool) -> Array:
+    """Quantiles of a mixture from those of its parts [K, grid]: their distribution functions interpolated."""
+    t = np.unique(each)
+    if discrete:  # P(y ≤ t) is the largest level whose quantile is not above t
+        steps = np.concatenate([[0.0], grid])
+        parts = [steps[np.searchsorted(q, t, side="right")] for q in each]
+        reached = shares @ np.stack(parts)
+        return t[np.searchsorted(reached, levels - 1e-12).clip(0, len(t) - 1)]
+    reached = shares @ np.stack([np.interp(t, q, grid, left=0.0, right=1.0) for q in each])
+    return np.interp(levels, reached, t)
 
 
 def _network_pieces(network: NeuralPredictor, X: Any) -> Iterator[Predictive]:
