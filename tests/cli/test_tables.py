@@ -310,7 +310,7 @@ def test_explain(folder):
     found = strict(fine("explain", folder / "numbers", folder / "new.csv", "--json").stdout)
     assert set(found["effect"]) == set(found["relevance"]) == {"size_cm", "colour", "when", "count"}
     shares = [value for name, value in found["variance"].items() if name.endswith("share")]
-    assert len(shares) == 3
+    assert len(shares) == 4
     assert sum(shares) == pytest.approx(1)
     assert "noise" in fine("explain", folder / "numbers", folder / "new.csv").stdout
     assert "noise" not in fine("explain", folder / "classes", folder / "new.csv").stdout

@@ -97,6 +97,7 @@ def _print(saved: SavedModel, report: dict[str, Any]) -> None:
                 ("standard deviation", number(parts["std"])),
                 ("within the data", percent(parts["within_data_share"])),
                 ("far from the data", percent(parts["distributional_share"])),
+                ("between members and folds", percent(parts["disagreement_share"])),
                 ("noise", percent(parts["noise_share"]) if "noise_share" in parts else None),
             ],
         )

@@ -30,13 +30,16 @@ OURS: tuple[type, ...] = (
 #: Classes by the name under which they are saved, whatever they are called in the code.
 CLASSES: dict[str, type] = {getattr(cls, "saved_name", cls.__name__): cls for cls in OURS}
 NAMES = {cls: name for name, cls in CLASSES.items()}
-#: Constructors that take anything and read nothing.
-EMPTY: tuple[Any, ...] = (object.__init__, nn.Module.__init__, nn.Identity.__init__)
+#: Classes whose constructors take anything and read nothing.
+EMPTY: tuple[type, ...] = (object, nn.Module, nn.Identity)
 
 
 def parameters_of(cls: Any) -> dict[str, inspect.Parameter]:
     """The parameters of a constructor, by name."""
-    return {} if cls.__init__ in EMPTY else dict(inspect.signature(cls).parameters)
+    definer = (
+        next(base for base in cls.__mro__ if "__init__" in vars(base)) if isinstance(cls, type) else None
+    )
+    return {} if definer in EMPTY else dict(inspect.signature(cls).parameters)
 
 
 def variadic(cls: Any) -> list[str]:
