@@ -68,8 +68,10 @@ HELD_OUT, MOST_HELD_OUT = 0.15, 5000
 EXACT_SAMPLE = 400
 #: Share of the time of a closed form that it may spend on a sample of the rows.
 SAMPLE_SHARE = 0.6
-#: Fewest rows from which the log excess is learned.
-EXCESS_ROWS = 300
+#: Steps on all rows for which there must be time; otherwise the kernel of the sample stays.
+FEWEST_WHOLE_STEPS = 5
+#: Fewest and most rows from which the log excess is learned.
+EXCESS_ROWS, EXCESS_MOST = 300, 10_000
 EXCESS_TREES = Trees(learning_rate=0.1, max_leaves=8, min_leaf=40, max_trees=100, trees_per_round=20)
 #: Predictive candidates, the steps of their first round and of the second, and the rate.
 PREDICTIVE = ("ppgpr-chol", "dcppgpr")
@@ -259,13 +261,18 @@ class _Race:
         begun = time.perf_counter()
         if plan.sample_start is not None:
             sampled = replace(plan.sample_start, seconds=SAMPLE_SHARE * seconds, follows_clock=False)
-            train(model, builder.closed_form(model, sample=SAMPLE_ROWS), sampled)
+            (history,) = train(model, builder.closed_form(model, sample=SAMPLE_ROWS), sampled)
+            pace = history.seconds / max(1, history[-1].epoch if len(history) else 1)
         elif plan.method.recipe.points_are_rows and builder.n >= 2 * EXACT_SAMPLE:
             self._start_on_sample(builder, model, SAMPLE_SHARE * seconds)
             plan = replace(plan, training=replace(plan.training, fewest_steps=10, check_every=5))
         seconds = max(seconds - (time.perf_counter() - begun), 0.1)
-        training = replace(plan.training, seconds=seconds, follows_clock=False)
-        (history,) = train(model, builder.problem(model), training, None, self.callbacks)
+        if plan.sample_start is not None and FEWEST_WHOLE_STEPS * pace * builder.n / SAMPLE_ROWS > seconds:
+            settle(model, builder.closed_form(model))
+            history.notes.append(f"its kernel is that of {SAMPLE_ROWS} rows: the time was too short for all")
+        else:
+            training = replace(plan.training, seconds=seconds, follows_clock=False)
+            (history,) = train(model, builder.problem(model), training, None, self.callbacks)
         self._note(name, history)
         if self.small:
             batch = builder.table.gather(builder.rows)
@@ -497,16 +504,18 @@ class _Race:
         if builder.n < EXCESS_ROWS or self.data.noise is not None:
             return None
         squares = []
-        for rows in builder.rows.split(4096, 1):
+        few = builder.rows[:, :EXCESS_MOST]
+        for rows in few.split(4096, 1):
             batch = builder.table.gather(rows)
             left = leave_one_out(best.model, batch)
             squares.append(((batch.y - left.mean).square() / left.variance)[0].double().cpu())
         square = torch.cat(squares, -1).mT.numpy().clip(1e-3, 1e2)
         plan = builder.plan
-        weights = None if self.data.weights is None else self.data.weights[plan.train[0]]
+        train_rows = plan.train[0][:EXCESS_MOST]
+        weights = None if self.data.weights is None else self.data.weights[train_rows]
         return cross_fit(
             EXCESS_TREES,
-            self.data.X[plan.train[0]][:, plan.columns],
+            self.data.X[train_rows][:, plan.columns],
             square,
             Goal("positive", outputs=square.shape[1]),
             weights=weights,

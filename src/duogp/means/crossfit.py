@@ -32,8 +32,8 @@ Array = NDArray[np.float64]
 #: Probabilities and rates of a model stay this far from zero before their logarithm is taken.
 TINY = 1e-6
 FOLDS = 5
-#: Rows from which trees are grown on all cores.
-THREADED_ROWS = 10_000
+#: Rows from which trees are grown on all cores: threads that wait for a busy core cost more than they give.
+THREADED_ROWS = 50_000
 #: Rows below which trees learn faster, and are looked at more often.
 FEW_ROWS = 2000
 #: Trees of the first round, after which the clock is looked at.
