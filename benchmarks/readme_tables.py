@@ -389,7 +389,6 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "benchmark:paper_dc": paper("paper_dc"),
         "benchmark:convergence": convergence,
         "benchmark:race": race,
-        "benchmark:boosting": boosting,
     },
     RESULTS: {
         "benchmark:paper_orth": paper("paper_orth"),
@@ -400,6 +399,7 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "benchmark:paper_deep": scores("paper_deep", ("loglik", "rmse")),
         "benchmark:float32": finite("float32"),
         "benchmark:speed": speed,
+        "benchmark:boosting": boosting,
         "benchmark:online": online_tables,
     },
     OPTIMISATION: {"benchmark:bo": optimisation},

@@ -73,6 +73,17 @@ def test_the_example_in_the_docs_runs():
 
 
 @pytest.mark.slow
+def test_the_example_of_the_default_runs():
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "default.md").read_text(encoding="utf-8"), re.S)
+    assert code
+    names: dict = {}
+    exec(code[1], names)
+    model = names["model"]
+    assert model.method_ == "stack" and sum(model.gp_.weights.values()) == pytest.approx(1)
+    assert set(model.explain_variance(names["X"])._fields) >= {"noise", "disagreement"}
+
+
+@pytest.mark.slow
 def test_the_readmes_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the first saves a model
     names: dict = {}

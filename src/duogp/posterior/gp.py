@@ -104,7 +104,7 @@ class GP(Fitted):
     def predict(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> Prediction | ClassPrediction:
         """Mean and variances of new rows; class probabilities where the targets are labels.
 
-        The noise is one of three parts, and `Prediction.variance` their sum. ``noise``: known noise variances
+        The noise is one of the parts, and `Prediction.variance` their sum. ``noise``: known noise variances
         of the rows, where the fit was given some; without it the prediction of such a model is of f, not of
         an observation. ``in_parts=False``: half the work; the variance of f is reported as `explained`.
         """

@@ -58,7 +58,7 @@ STREAM = "ivsgpr"
 
 
 class VarianceParts(NamedTuple):
-    """The variance at new rows in three parts, each shaped as the mean of `predict`, in squared units."""
+    """The variance at new rows in four parts, each shaped as the mean of `predict`, in squared units."""
 
     within_data: NDArray[np.float64]  # explained: what q(u) contributes
     distributional: NDArray[np.float64]  # residual: prior variance that u leaves unexplained
@@ -295,7 +295,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
 
     @property
     def gp_(self) -> Any:
-        """The fitted `duogp.GP` (or baseline); of a stream, the present model."""
+        """The fitted `duogp.GP`, `Stack` or baseline; of a stream, the present model."""
         check_is_fitted(self)
         if self._learner is None:
             return self._gp

@@ -26,13 +26,14 @@ class GPRegressor(RegressorMixin, BaseGP):
 
     ``method``: "auto", or a name of `duogp.METHODS`. ``likelihood``: None is "gaussian"; "student-t",
     "heteroscedastic", "poisson", "gamma", "beta", or an object. ``kernel``: a name or an object.
-    ``mean``: the prior mean, a name or a module. ``calibration_fraction``: share of the rows kept away from
-    training for conformal intervals. ``time_budget``: seconds for the fit. ``compile``: True captures
-    training steps where the device can. ``checkpoint_dir``: a folder that the fitted estimator is saved to.
+    ``mean``: the prior mean, a name, a module, or a scikit-learn model; None leaves it to the method.
+    ``calibration_fraction``: share of the rows kept away from training for conformal intervals.
+    ``time_budget``: seconds for the fit. ``compile``: True captures training steps where the device can.
+    ``checkpoint_dir``: a folder that the fitted estimator is saved to.
     ``settings``: a dict of any other `duogp.Settings`. Inputs and targets are scaled inside
     (``standardize``); predictions are in the units of y.
 
-    After `fit`: ``gp_`` (the `duogp.GP`), ``method_``, ``reasons_`` (why this method), ``history_``,
+    After `fit`: ``gp_`` (the `duogp.GP`, or the `Stack` of "auto"), ``method_``, ``reasons_``, ``history_``,
     ``calibration_``, ``n_iter_``, ``n_features_in_``, ``feature_names_in_``, ``feature_importances_``,
     ``schema_`` (of a frame, else None).
 
