@@ -103,7 +103,7 @@ def test_a_folder_of_two_files_that_can_be_read(model):
     assert manifest["written_by"]["duogp"] == duogp.__version__
     assert (manifest["kind"], manifest["method"]) == ("gp", "svgp")
     assert manifest["settings"]["num_inducing"] == 4
-    assert (model / MANIFEST).read_text().count("\n") < 150
+    assert (model / MANIFEST).read_text().count("\n") < 160
     assert load_file(model / TENSORS).keys() == manifest["tensors"]["entries"].keys()
 
 

@@ -112,7 +112,7 @@ def test_intervals_of_every_likelihood_hold_about_so_often_and_stay_in_the_suppo
         "gamma": rng.gamma(3, np.exp(f) / 3),
         "beta": np.clip(rng.beta(5 / (1 + np.exp(-f)), 5 / (1 + np.exp(f))), 1e-6, 1 - 1e-6),
     }[likelihood]
-    given = {"num_inducing": 10, "random_state": 0, "settings": {"steps": 150}}
+    given = {"num_inducing": 10, "random_state": 0, "learning_rate": 0.05, "settings": {"steps": 150}}
     model = GPRegressor(likelihood=likelihood, **given).fit(X, y)
     low, high = model.predict_interval(X, 0.9)
     inside = ((low <= y) & (y <= high)).mean()

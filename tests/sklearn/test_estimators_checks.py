@@ -66,7 +66,7 @@ def test_a_pipeline_names_the_parameters(table):
 
 @pytest.mark.slow
 def test_cross_validation_in_two_processes_is_that_of_one(table):
-    model = GPRegressor(num_inducing=10, epochs=10, learning_rate=0.2, random_state=0)
+    model = GPRegressor("svgp", num_inducing=10, epochs=10, learning_rate=0.2, random_state=0)
     here = cross_val_score(model, *table, cv=2)
     there = cross_val_score(model, *table, cv=2, n_jobs=2)
     np.testing.assert_allclose(here, there, rtol=1e-6)

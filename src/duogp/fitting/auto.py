@@ -68,6 +68,9 @@ HELD_OUT, MOST_HELD_OUT = 0.15, 5000
 EXACT_SAMPLE = 400
 #: Share of the time of a closed form that it may spend on a sample of the rows.
 SAMPLE_SHARE = 0.6
+#: Noise variance, in scaled units, below which a model goes through its rows, and those held out would
+#: change its variances by more than they have judged.
+LEAST_NOISE = 1e-5
 #: Steps on all rows for which there must be time; otherwise the kernel of the sample stays.
 FEWEST_WHOLE_STEPS = 5
 #: Fewest and most rows from which the log excess is learned.
@@ -286,8 +289,14 @@ class _Race:
         held = self._moments(gp, plan)
 
         def refit() -> GP:
-            if self.data.validation_rows is None:
-                self._solve_for_all(builder, model, held[0])
+            if self.data.validation_rows is not None:
+                return gp
+            if float(model.likelihood.noise().min()) < LEAST_NOISE:  # type: ignore[operator]
+                self.notes.append(
+                    f"{name}: almost without noise, it stays as the rows held out have judged it"
+                )
+                return gp
+            self._solve_for_all(builder, model, held[0])
             return builder.fitted(model, history)
 
         return Candidate(name, gp, held, refit, builder, model)
@@ -473,7 +482,8 @@ class _Race:
             offsets=offsets,
             cross_fits={},
         )
-        settings = plan.settings.but(validation_fraction=0.0)
+        points = min(plan.settings.num_inducing or size, size)
+        settings = plan.settings.but(validation_fraction=0.0, num_inducing=points)
         inner = Builder(own, make_plan(own, METHODS["svgp"], settings, columns=plan.columns, split=False))
         model = inner.model()
         train(model, inner.problem(model), replace(inner.plan.training, seconds=seconds, follows_clock=False))
@@ -566,18 +576,21 @@ class _Race:
             law = density_weights(np.stack([c.held for c in found]), weights)
             score, shares = float("nan"), law
         kept = [k for k, share in enumerate(shares) if share > 1e-4]
-        shares = shares / shares.sum()
         law = _without(law, kept)
         members = [found[k].refit() if found[k].refit is not None else found[k].gp for k in kept]  # type: ignore[misc]
         labels = [found[k].label for k in kept]
         history = History(solver="stack", seconds=time.perf_counter() - self.clock.begun)
         history.records = [r for k in kept for r in getattr(found[k].gp, "history", History()).records][-1:]
-        board = ", ".join(f"{found[k].label} {shares[k]:.2f}" for k in np.argsort(-shares))
-        how = "every row left out in its turn" if self.small else f"{len(rows)} rows held out"
-        history.notes = [f"a stack by the log score of {how}: {board}", *self.notes]
+        how = f"{len(rows)} rows held out"
+        if self.small:
+            how = "every row left out in its turn" if self.gaussian else f"all rows, in {FOLDS} folds"
         if score == score:
             history.validation_nll = -score
-        return Stack(members, law, labels=labels, settings=self.settings, history=history, excess=excess)
+        made = Stack(members, law, labels=labels, settings=self.settings, history=history, excess=excess)
+        ranked = sorted(made.weights.items(), key=lambda entry: -entry[1])
+        board = ", ".join(f"{name} {weight:.2f}" for name, weight in ranked)
+        history.notes = [f"a stack by the log score of {how}: {board}", *self.notes]
+        return made
 
     def _note(self, name: str, history: History) -> None:
         self.notes += [f"{name}: {note}" for note in history.notes]

@@ -19,6 +19,8 @@ from duogp.plots.style import (
     label_of,
     new_axes,
     panel_grid,
+    part_of,
+    parts_of,
     share_limits,
     ticks_below,
 )
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 #: Values of an input that are ticked at most.
 MOST_TICKS = 200
 #: Opacity of the bands.
-ALPHAS = {"explained": 0.55, "residual": 0.5, "noise": 0.45}
+ALPHAS = {"explained": 0.55, "residual": 0.5, "noise": 0.45, "disagreement": 0.5}
 
 
 def one_dimensional_fit(
@@ -119,8 +121,9 @@ def slice_plot(
 
 def bands(prediction: Prediction, level: float = 0.95) -> dict[str, NDArray[np.float64]]:
     """Half widths of the nested bands, the inner first."""
-    totals = np.cumsum([getattr(prediction, part) for part in PARTS], 0)
-    return dict(zip(PARTS, float(ndtri(0.5 + level / 2)) * np.sqrt(totals), strict=True))
+    drawn = parts_of(prediction)
+    totals = np.cumsum([part_of(prediction, part) for part in drawn], 0)
+    return dict(zip(drawn, float(ndtri(0.5 + level / 2)) * np.sqrt(totals), strict=True))
 
 
 def _number_slice(ax: Axes, x: NDArray, prediction: Prediction, texts: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from duogp.plots.style import BLUE, INK, PARTS, label_of, new_axes, note, text_at
+from duogp.plots.style import BLUE, INK, PARTS, label_of, new_axes, note, part_of, parts_of, text_at
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,8 +51,8 @@ def variance_plot(
     Of classes they are those of the latent functions, which have no noise. ``steps``: groups of rows.
     """
     ax = new_axes(ax, (4.8, 3.3), "Parts of the uncertainty")
-    drawn = [part for part in reversed(PARTS) if hasattr(prediction, part)]  # the noise below, as a floor
-    variances = [np.asarray(getattr(prediction, part), dtype=np.float64) for part in drawn]
+    drawn = parts_of(prediction)[::-1]  # the noise below, as a floor
+    variances = [part_of(prediction, part) for part in drawn]
     variances = [v.sum(-1) if v.ndim == 2 else v for v in variances]
     total = np.sum(variances[::-1], 0)
     steps = min(steps, len(total))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,12 +21,26 @@ VERMILION, PURPLE, SKY = "#D55E00", "#CC79A7", "#56B4E9"
 #: Colours of several lines in one figure, in this order.
 PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
 INK, FAINT = "#333333", "#9a9a9a"
-#: The three parts of a variance, from the inner band to the outer: label and colour.
+#: The parts of a variance, from the inner band to the outer: label and colour.
 PARTS = {
     "explained": ("within the data", BLUE),
     "residual": ("far from the data", ORANGE),
+    "disagreement": ("between models", GREEN),
     "noise": ("noise", "#c4c4c4"),
 }
+
+
+def part_of(prediction: Any, part: str) -> NDArray[np.float64]:
+    """A part of the variance of a prediction, shaped as its mean (of classes, of the latent functions)."""
+    like = prediction.residual
+    return np.broadcast_to(np.asarray(getattr(prediction, part), dtype=np.float64), like.shape)
+
+
+def parts_of(prediction: Any) -> list[str]:
+    """The parts that a prediction has; without a learned mean or a stack nothing disagrees."""
+    have = [part for part in PARTS if hasattr(prediction, part)]
+    return [part for part in have if part != "disagreement" or np.any(part_of(prediction, part))]
+
 
 #: Last words of column names that are units, and those that are written in another way.
 UNITS = {
