@@ -68,7 +68,7 @@ def short_races() -> Iterator[None]:
     """``method="auto"`` takes its whole course in fewer steps and with fewer trees."""
     trees = {"max_trees": 20, "trees_per_round": 10}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(auto, "CLOSED_STEPS", 40)
+        patch.setattr(auto, "CLOSED_STEPS", {"cpu": 40, "cuda": 40})
         patch.setattr(auto, "NATURAL_STEPS", (25, 40))
         patch.setattr(auto, "ROUND_STEPS", 8)
         patch.setattr(auto, "FINISH_STEPS", {"cpu": 30, "cuda": 30})

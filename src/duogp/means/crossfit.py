@@ -63,24 +63,26 @@ class Trees:
     improving, at most ``max_trees``. Smaller tables have smaller leaves.
     """
 
-    learning_rate: float | None = None  # None: 0.08, and 0.1 below 2,000 rows
+    learning_rate: float | None = None  # None: 0.08; 0.1 below 2,000 rows, 0.2 for more than five classes
     max_leaves: int | None = None  # None: 31, fewer below 1,000 rows
     min_leaf: int | None = None  # rows; None: 20, fewer below 2,000 rows
     l2: float = 1.0
     max_trees: int = 600
     trees_per_round: int = 50
-    max_features: float = 1.0  # share of the columns that a split chooses from
+    max_features: float | None = (
+        None  # share of the columns that a split chooses from; None: 0.7, classes 0.5
+    )
 
-    def model(self, goal: Goal, n: int, seed: int) -> Any:
-        """An unfitted model of a first round, for n rows."""
+    def model(self, goal: Goal, n: int, inputs: int, seed: int) -> Any:
+        """An unfitted model of a first round, for n rows of so many columns."""
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
         own = {
-            "learning_rate": self.learning_rate or (0.1 if n < FEW_ROWS else 0.08),
+            "learning_rate": self.learning_rate or self._rate(goal, n),
             "max_leaf_nodes": self.max_leaves or max(4, min(31, n // 32)),
             "min_samples_leaf": self.min_leaf or max(5, min(20, n // 100)),
             "l2_regularization": self.l2,
-            "max_features": self.max_features,
+            "max_features": self.max_features or (1.0 if inputs < 5 else 0.5 if goal.classes else 0.7),
             "max_iter": self.trees_per_round,
             "early_stopping": False,
             "warm_start": True,
@@ -90,6 +92,11 @@ class Trees:
             return HistGradientBoostingClassifier(**own)
         losses = {"count": "poisson", "positive": "gamma"}
         return HistGradientBoostingRegressor(loss=losses.get(goal.kind, "squared_error"), **own)
+
+    def _rate(self, goal: Goal, n: int) -> float:
+        if (goal.classes or 0) > 5:  # a tree for each class and round: rounds are few
+            return 0.2
+        return 0.1 if n < FEW_ROWS else 0.08
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +275,7 @@ def _grow(
     """One model for each job, grown in rounds until the loss on unseen rows rises."""
     from threadpoolctl import threadpool_limits
 
-    models = [spec.model(goal, len(job.train), seed + k) for k, job in enumerate(jobs)]
+    models = [spec.model(goal, len(job.train), X.shape[1], seed + k) for k, job in enumerate(jobs)]
     loss, best, rising = _loss(goal), np.inf, 0
     late = False
     total = np.ones(len(y)) if weights is None else weights

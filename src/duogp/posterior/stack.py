@@ -198,7 +198,8 @@ class Stack(Fitted):
     def predict(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> Prediction | ClassPrediction:
         """As `GP.predict`; the disagreement of the members is a part of the variance of its own."""
         rows = self._rows(X)
-        found = [member.predict(rows, noise=noise, in_parts=in_parts) for member in self.members]
+        # In parts in any case: the law was fitted to these variances, to their last digits.
+        found = [member.predict(rows, noise=noise) for member in self.members]
         if isinstance(self.law, ClassLaw):
             return self._classes(cast("list[ClassPrediction]", found))
         return self._numbers(rows, cast("list[Prediction]", found))
