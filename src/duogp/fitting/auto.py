@@ -72,7 +72,7 @@ EXACT_SAMPLE = 400
 SAMPLE_SHARE = 0.6
 #: Noise variance, in scaled units, below which a model goes through its rows, and those held out would
 #: change its variances by more than they have judged.
-LEAST_NOISE = 1e-5
+LEAST_NOISE = 1e-3
 #: Steps on all rows for which there must be time; otherwise the kernel of the sample stays.
 FEWEST_WHOLE_STEPS = 5
 #: Fewest and most rows from which the log excess is learned.

@@ -18,6 +18,8 @@ Array = NDArray[np.float64]
 
 #: Rows that count for equal members and for the shape of a Gaussian.
 PSEUDO_ROWS = 20.0
+#: The same for classes, where a member that is wrong now and then must be able to vanish.
+CLASS_PSEUDO_ROWS = 2.0
 #: Shares of the scales of the ladder before any row is seen.
 SHAPE = np.array([0.001, 0.003, 0.006, 0.04, 0.15, 0.5, 0.2, 0.08, 0.02])
 #: b, by how much of the learned excess a variance is recalibrated.
@@ -132,7 +134,7 @@ def class_law(
     logs = np.log(np.concatenate([frequencies[codes][None], tempered]))
     members = len(probabilities)
     prior = np.r_[0.02, np.full(members, 0.98 / members)]
-    weights = mixture_weights(logs, prior, row_weights, PSEUDO_ROWS)
+    weights = mixture_weights(logs, prior, row_weights, CLASS_PSEUDO_ROWS)
     return ClassLaw(weights, temperature, frequencies), score(logs, weights, row_weights)
 
 
