@@ -87,14 +87,6 @@ PREDICTIVE_POINTS = {"cpu": 200, "cuda": 1000}
 LOOK_EVERY, PATIENCE = 40, 15
 FOLDS = 5
 
-WORDS = {
-    "exact": "the exact GP",
-    "svgp": "a sparse GP",
-    "ppgpr-chol": "the predictive objective",
-    "dcppgpr": "the predictive objective with decoupled conditionals",
-    "dcsvgp": "decoupled conditionals",
-}
-
 
 def choose(data: Dataset, given: Mapping[str, Any], settings: Settings) -> tuple[str, str] | None:
     """A single method and the reason, where what is given leaves no choice; None for a stack."""
@@ -236,7 +228,10 @@ class _Race:
         if self.gaussian:
             excess = self._excess(found)
             if not self.small and self.settings.solver == "auto":
-                found += self._predictive(found)
+                more = self._predictive(found)
+                found += more
+                if not more:
+                    self.notes.append("predictive methods were not tried: the time was up")
         return self._stacked(found, excess)
 
     # -- candidates ------------------------------------------------------------------------------------------
@@ -247,8 +242,11 @@ class _Race:
     def _grow_trees(self, plan: Plan) -> None:
         """The learned mean of all candidates, in its share of the time."""
         if learned_spec(plan.settings) is not None:
-            share = TREES_SHARE if self.gaussian else CLASS_TREES_SHARE
-            cross_fits(self.data, plan, self.clock.until(share))
+            until = self.clock.until(TREES_SHARE if self.gaussian else CLASS_TREES_SHARE)
+            in_time = time.perf_counter() < until
+            cross_fits(self.data, plan, until)
+            if in_time and time.perf_counter() > until:
+                self.notes.append("trees: they stopped growing: the time was up")
 
     def _closed_forms(self) -> list[Candidate]:
         out = []
