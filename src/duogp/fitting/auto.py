@@ -2,8 +2,8 @@
 
     trees       a boosted mean is cross-fitted (`means.crossfit`); every GP runs with and without it
     closed      GPs whose q(u) has a formula: the exact one where it is affordable, else a sparse one
-    predictive  larger tables: methods that maximise the predictive density start where the best closed form
-                ended; all of them for a moment, the better half for longer
+    predictive  larger tables: methods that maximise the predictive density start where the closed forms
+                ended; all of them for a moment, the best for longer
     stack       a mixture of what is left, by the log score of rows that the members have not seen
                 (`fitting.stacking`); closed forms are then solved again on all rows
 
@@ -19,7 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -109,6 +109,15 @@ class Candidate:
     refit: Callable[[], Any] | None = None  # the same model with all rows in its q(u)
     builder: Builder | None = None
     model: Model | None = None
+
+
+class Runner(NamedTuple):
+    """A predictive method after a round."""
+
+    name: str
+    builder: Builder
+    model: Model
+    history: History
 
 
 @dataclass
@@ -346,55 +355,55 @@ class _Race:
         return p.mean.reshape(len(rows), -1), p.variance.reshape(len(rows), -1)
 
     def _predictive(self, found: list[Candidate]) -> list[Candidate]:
-        """Predictive methods from the best closed form on: a round for all, and one for the better half."""
-        best = min(found, key=self._nll)
-        assert best.builder is not None and best.model is not None
-        mean = best.builder.settings.mean
+        """Predictive methods from every closed form on: a round for all, and another for the best of them."""
         device = self.settings.torch_device.type
-        own: dict[str, Any] = {} if "dtype" in self.given else {"dtype": "float32"}
-        if "num_inducing" not in self.given:
-            own["num_inducing"] = min(PREDICTIVE_POINTS[device], best.builder.n)
-        if self.clock.left < 1.0:
-            return []
-        builder = Builder(self.data, self._plan(self.predictive[0], mean, **own))
-        start = builder.model(METHODS["svgp"])  # its points may be fewer than those of the best
-        start_from(best.model, start)
-        settle(start, builder.closed_form(start))
-        assert builder.plan.validation is not None
-        rows = builder.held_out
-        assert rows is not None
-        watched = builder.table.gather(rows[:, ::2])  # the others have not been looked at before the stack
-        field_: list[tuple[str, Model, History]] = []
-        for i, name in enumerate(self.predictive):
-            allowed = self.clock.left / (2 * (len(self.predictive) - i))
+        runs = [(closed, name) for closed in sorted(found, key=self._nll) for name in self.predictive]
+        field_: list[Runner] = []
+        starts: dict[int, tuple[Builder, Model]] = {}
+        for i, (closed, name) in enumerate(runs):
+            allowed = self.clock.left / (2 * (len(runs) - i))
             if allowed < 0.5:
                 break
+            if id(closed) not in starts:
+                starts[id(closed)] = self._predictive_start(closed)
+            builder, start = starts[id(closed)]
             model = builder.model(METHODS[name])
             start_from(start, model)
-            history = self._round(builder, model, watched, ROUND_STEPS, allowed / 2, "constant")
-            field_.append((name, model, history))
+            history = self._round(builder, model, ROUND_STEPS, allowed / 2, "constant")
+            field_.append(Runner(name, builder, model, history))
         if not field_:
             return []
-        name, model, before = min(field_, key=lambda entry: _or_infinity(entry[2].validation_nll))
+        name, builder, model, before = min(field_, key=lambda run: _or_infinity(run.history.validation_nll))
         kept = {key: value.clone() for key, value in model.state_dict().items()}
         history = before
         if self.clock.left > 0.5:
-            history = self._round(
-                builder, model, watched, FINISH_STEPS[device], 0.92 * self.clock.left, "cosine"
-            )
+            history = self._round(builder, model, FINISH_STEPS[device], 0.92 * self.clock.left, "cosine")
             if not _or_infinity(history.validation_nll) <= _or_infinity(before.validation_nll):
                 model.load_state_dict(kept)
                 history.validation_nll = before.validation_nll
-        title = label(name, mean)
+        title = label(name, builder.settings.mean)
         self._note(title, history)
-        method = METHODS[name]
-        gp = builder.fitted(model, history, method=method, settings=builder.settings.but(solver="stochastic"))
+        settings = builder.settings.but(solver="stochastic")
+        gp = builder.fitted(model, history, method=METHODS[name], settings=settings)
         return [Candidate(title, gp, self._moments(gp, builder.plan), None, builder, model)]
 
-    def _round(
-        self, builder: Builder, model: Model, watched: Any, steps: int, seconds: float, schedule: str
-    ) -> History:
+    def _predictive_start(self, closed: Candidate) -> tuple[Builder, Model]:
+        """The builder of predictive methods with the mean of a closed form, and that form at its points."""
+        assert closed.builder is not None and closed.model is not None
+        own: dict[str, Any] = {} if "dtype" in self.given else {"dtype": "float32"}
+        if "num_inducing" not in self.given:
+            own["num_inducing"] = min(PREDICTIVE_POINTS[self.settings.torch_device.type], closed.builder.n)
+        builder = Builder(self.data, self._plan(self.predictive[0], closed.builder.settings.mean, **own))
+        start = builder.model(METHODS["svgp"])  # its points may be fewer than those of the closed form
+        start_from(closed.model, start)
+        settle(start, builder.closed_form(start))
+        return builder, start
+
+    def _round(self, builder: Builder, model: Model, steps: int, seconds: float, schedule: str) -> History:
         settings = self.settings
+        assert builder.held_out is not None
+        # Every second row held out is looked at; the others have not been before the stack.
+        watched = builder.table.gather(builder.held_out[:, ::2])
         per_epoch = max(1, -(-builder.n // settings.batch_size))
         plan = replace(
             builder.plan.training,
