@@ -306,7 +306,8 @@ def test_any_table_of_labels_is_fitted_or_refused(problem):
         p = model.predict_proba(X)
         assert finite(p, model.decision_function(X)) and np.allclose(p.sum(1), 1)
         assert set(model.predict(X).tolist()) <= set(model.classes_.tolist())
-        assert finite(model.predict_proba(np.full((2, model.n_features_in_), 1e300)))
+        if getattr(model, "schema_", None) is None:  # a frame's columns may hold no numbers
+            assert finite(model.predict_proba(np.full((2, model.n_features_in_), 1e300)))
         assert set(model.sample_y(X, 2).ravel().tolist()) <= set(model.classes_.tolist())
 
 

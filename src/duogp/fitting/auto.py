@@ -586,6 +586,8 @@ class _Race:
             law = density_weights(np.stack([c.held for c in found]), weights)
             score, shares = float("nan"), law
         kept = [k for k, share in enumerate(shares) if share > 1e-4]
+        if not any(found[k].builder is not None for k in kept):  # a stack has a GP
+            kept = sorted({*kept, next(k for k, c in enumerate(found) if c.builder is not None)})
         law = _without(law, kept)
         members = [found[k].refit() if found[k].refit is not None else found[k].gp for k in kept]  # type: ignore[misc]
         labels = [found[k].label for k in kept]

@@ -11,7 +11,7 @@ from torch import nn
 from duogp.data.scaling import Scaler
 from duogp.fitting.dataset import Dataset
 from duogp.means import CrossFit, Trees
-from duogp.means.crossfit import Goal, cross_fit
+from duogp.means.crossfit import Goal, cross_fit, moderate
 from duogp.methods.registry import Method
 from duogp.methods.settings import Settings
 
@@ -87,4 +87,4 @@ def learned_values(
 
 def in_scaled_units(values: NDArray, goal: Goal, scaler: Scaler) -> NDArray:
     """Latent values of real targets are shifted and scaled like these; others are what they are."""
-    return scaler.transform(values) if goal.kind == "real" else values
+    return moderate(scaler.transform(values)) if goal.kind == "real" else values

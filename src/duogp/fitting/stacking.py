@@ -41,6 +41,11 @@ def mixture_law(
     y: Array, mean: Array, variance: Array, g: Array, row_weights: Array | None = None
 ) -> tuple[MixtureLaw, float]:
     """The law of one output, and its log score per row; y [n], moments [K, n], log excess g [n]."""
+    members = len(mean)
+    if not _are_numbers(y, mean, variance):  # out of range: nothing to tell members apart by
+        shape = np.tile(SHAPE / members, (members, 1))
+        equal = np.full(members, 1 / members)
+        return MixtureLaw(shape, np.zeros(members), np.zeros(members), equal), float("nan")
     mean_weights = average_weights(y, mean, row_weights)
     average = mean_weights @ mean
     found = []
@@ -53,6 +58,15 @@ def mixture_law(
     near = [entry for entry in found if entry[0] > best - SLACK]
     value, _, law = min(near, key=lambda entry: entry[1])
     return law, value
+
+
+def _are_numbers(y: Array, mean: Array, variance: Array) -> bool:
+    """Whether moments are finite, and squares of errors in units of the variance are."""
+    tiny = np.finfo(np.float64).tiny
+    if not (np.isfinite(mean).all() and np.isfinite(variance).all() and (variance > tiny).all()):
+        return False
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite((y - mean) ** 2 / variance).all() and np.isfinite(y**2).all())
 
 
 def average_weights(y: Array, mean: Array, row_weights: Array | None = None) -> Array:
@@ -129,6 +143,8 @@ def class_law(
 ) -> tuple[ClassLaw, float]:
     """The law of classes, and its log score per row; probabilities of the members [K, n, C]."""
     rows = np.arange(len(codes))
+    sound = np.isfinite(probabilities).all(-1, keepdims=True)
+    probabilities = np.where(sound, probabilities, frequencies)
     temperature = np.array([_temperature(codes, p, row_weights) for p in probabilities])
     tempered = tempered_probabilities(probabilities, temperature)[:, rows, codes]
     logs = np.log(np.concatenate([frequencies[codes][None], tempered]))

@@ -32,6 +32,8 @@ Array = NDArray[np.float64]
 #: Probabilities and rates of a model stay this far from zero before their logarithm is taken.
 TINY = 1e-6
 FOLDS = 5
+#: Of values in scaled units.
+LARGEST = 1e6
 #: Rows from which trees are grown on all cores: threads that wait for a busy core cost more than they give.
 THREADED_ROWS = 50_000
 #: Rows below which trees learn faster, and are looked at more often.
@@ -149,6 +151,11 @@ class CrossFit:
 def as_arrays(model: Any) -> Forest | Affine | None:
     """A fitted model as arrays; None where it has no such form."""
     return model if isinstance(model, Forest | Affine) else Forest.of(model)
+
+
+def moderate(values: Array) -> Array:
+    """Values in scaled units, finite and no larger than a million: targets may be too small to be scaled."""
+    return np.nan_to_num(values, nan=0.0).clip(-LARGEST, LARGEST)
 
 
 def latent_values(model: Any, X: NDArray, goal: Goal) -> Array:

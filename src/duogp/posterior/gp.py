@@ -20,6 +20,7 @@ from duogp.data.scaling import Scaler
 from duogp.data.targets import require_support
 from duogp.data.validation import as_row_vector
 from duogp.likelihoods import Density, GaussianLikelihood, Likelihood
+from duogp.means.crossfit import moderate
 from duogp.methods import Method
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
@@ -407,7 +408,9 @@ class GP(Fitted):
         assert self.learned is not None
         scale, dims = self.x_scaler.on(device), matrix.shape[1]
         mean = self.learned.at(matrix, device)
-        value = mean.value if self._learned_scale is None else self.y_scaler.transform(mean.value)
+        value = mean.value
+        if self._learned_scale is not None:
+            value = moderate(self.y_scaler.transform(value))
 
         def scaled(x: Tensor) -> Tensor:
             return torch.cat([scale(x[:, :dims]), x[:, dims:]], -1).clamp_(-FARTHEST, FARTHEST)

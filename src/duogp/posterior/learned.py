@@ -12,6 +12,7 @@ from scipy.special import expit, softmax
 from torch import Tensor
 
 from duogp.means import CrossFit
+from duogp.means.crossfit import moderate
 from duogp.posterior.prediction import ClassPrediction
 from duogp.posterior.units import Fitted
 
@@ -41,7 +42,8 @@ class LearnedMean:
 
     def disagreement(self, spread: NDArray, slope: Tensor, scale: NDArray | None) -> Tensor:
         """Variance of a·t̄(x) in scaled units, a²s²(x)/K: [1, latents, n]; ``slope`` a [1, latents]."""
-        values = spread if scale is None else spread / scale**2
+        with np.errstate(all="ignore"):
+            values = spread if scale is None else moderate(spread / scale**2)
         own = torch.as_tensor(values.T / self.fit.folds, dtype=torch.float64, device=slope.device)[None]
         missing = slope.shape[-1] - own.shape[-2]
         if missing:
@@ -56,7 +58,8 @@ class LearnedMean:
         """
         if self.unseen is None:
             return None
-        values = self.unseen if scale is None else self.unseen / scale**2
+        with np.errstate(all="ignore"):
+            values = self.unseen if scale is None else moderate(self.unseen / scale**2)
         own = torch.as_tensor(values, dtype=torch.float64, device=slope.device)
         return slope.double().square()[..., : len(own)] * own
 
