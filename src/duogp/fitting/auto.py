@@ -301,7 +301,7 @@ class _Race:
         def refit() -> GP:
             if self.data.validation_rows is not None:
                 return gp
-            if float(model.likelihood.noise().min()) < LEAST_NOISE:  # type: ignore[operator]
+            if float(model.likelihood.noise().detach().min()) < LEAST_NOISE:  # type: ignore[operator]
                 self.notes.append(
                     f"{name}: almost without noise, it stays as the rows held out have judged it"
                 )
