@@ -45,7 +45,7 @@ class Report:
         return (
             "Ranks are over sets (means over splits), 1 is best; a contestant that did not finish a set "
             "ranks last there. Of the losses of one method the best for the metric counts. Settings of duogp "
-            'were chosen on the half "choice"; the half "report" had no part in it. p: Wilcoxon signed-rank '
+            'are to be chosen on the half "choice" alone. p: Wilcoxon signed-rank '
             "of the scores over sets, two-sided, with Holm's correction in brackets."
         )
 
