@@ -26,12 +26,13 @@ import numpy as np
 import torch
 
 import duogp
+from duogp.bench.measure import versions
 from duogp.data.benchmark import load
 
 RESULTS = Path(__file__).parent / "results" / "to_the_end.jsonl"
 METHODS = ("svgp", "dcsvgp", "odsvgp", "solvegp", "orthnat", "coupled-nat", "vfitc", "ppgpr-chol", "dgp")
 DATA = ("energy", "concrete", "airfoil", "pol", "elevators", "bike", "kin40k", "protein")
-ROWS, TEST_ROWS, POINTS = 5000, 5000, 300
+ROWS, TEST_ROWS, POINTS = 2000, 5000, 100
 TIMES, ALLOWED = 10, 0.02  # the steps, and test NLL that they may gain
 
 
@@ -87,9 +88,11 @@ def measured(task: tuple[str, str, int]) -> dict[str, Any]:
         "method": method,
         "data": name,
         "rows": len(X),
+        "points": fixed["num_inducing"],
         "threads": threads,
         "default": default,
         "longer": longer,
+        "versions": versions(),
     }
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
 import sys
 import time
+from functools import lru_cache
+from pathlib import Path
 
 
 def versions() -> dict[str, str]:
@@ -19,7 +23,26 @@ def versions() -> dict[str, str]:
         "torch": str(torch.__version__),
         "numpy": numpy.__version__,
         "python": platform.python_version(),
+        **({"commit": commit} if (commit := _commit()) else {}),
     }
+
+
+@lru_cache(maxsize=1)
+def _commit() -> str | None:
+    """The commit of the library's source, "+" after it where files differ; None outside a checkout.
+
+    ``DUOGP_COMMIT`` names it on machines that hold a copy without history.
+    """
+    if given := os.environ.get("DUOGP_COMMIT"):
+        return given
+    command = ["git", "describe", "--always", "--abbrev=9", "--exclude=*", "--dirty=+"]
+    try:
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
 
 
 def resolve_device(device: str | None) -> str:
