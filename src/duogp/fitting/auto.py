@@ -34,13 +34,14 @@ from duogp.fitting.plan import SAMPLE_ROWS, Plan, make_plan
 from duogp.fitting.stacking import class_law, density_weights, mixture_law
 from duogp.inference.leave_one_out import leave_one_out
 from duogp.means.affine import Logistic
+from duogp.means.bagging import Bagged
 from duogp.means.crossfit import CrossFit, Goal, Trees, assign_folds, cross_fit
 from duogp.methods import METHODS
 from duogp.methods.settings import Settings, as_list
 from duogp.models.model import Model
 from duogp.posterior.gp import GP
 from duogp.posterior.learned import LearnedMean, LearnedOnly
-from duogp.posterior.stack import Stack
+from duogp.posterior.stack import EXCESS_BOUNDS, Stack, bounded_excess
 from duogp.training import Callback, History, make_schedule, settle, train
 
 Array = NDArray[np.float64]
@@ -446,7 +447,10 @@ class _Race:
             if builder.cross_fits is not None and self.data.num_classes is not None:
                 out.append(self._alone(builder, label("", mean)))
         if self.data.num_classes is not None and "mean" not in self.given:
-            out.append(self._logistic(out[0].gp))
+            out += [
+                self._learned(out[0].gp, Logistic(), "logistic"),
+                self._learned(out[0].gp, Bagged(), "bagged"),
+            ]
         return out
 
     def _held_density(self, gp: Any, plan: Plan) -> Array:
@@ -462,10 +466,9 @@ class _Race:
         assert builder.cross_fits is not None
         return self._learned_only(builder.fitted(builder.model(), History()), builder.cross_fits[0], name)
 
-    def _logistic(self, gp: GP) -> Candidate:
-        """Logistic regression: on a few hundred rows it is often hard to beat."""
-        plan = self._plan("svgp", Logistic())
-        return self._learned_only(gp, cross_fits(self.data, plan)[0], "logistic")
+    def _learned(self, gp: GP, spec: Any, name: str) -> Candidate:
+        """Logistic regression, hard to beat on a few hundred rows, or bagged trees, which err elsewhere."""
+        return self._learned_only(gp, cross_fits(self.data, self._plan("svgp", spec))[0], name)
 
     def _learned_only(self, gp: GP, fit: CrossFit, name: str) -> Candidate:
         own = LearnedOnly(gp, LearnedMean(replace(fit, held_out=None)))
@@ -529,7 +532,7 @@ class _Race:
             batch = builder.table.gather(rows)
             left = leave_one_out(best.model, batch)
             squares.append(((batch.y - left.mean).square() / left.variance)[0].double().cpu())
-        square = torch.cat(squares, -1).mT.numpy().clip(1e-3, 1e2)
+        square = torch.cat(squares, -1).mT.numpy().clip(*EXCESS_BOUNDS)
         plan = builder.plan
         train_rows = plan.train[0][:EXCESS_MOST]
         weights = None if self.data.weights is None else self.data.weights[train_rows]
@@ -565,7 +568,7 @@ class _Race:
                 columns = found[0].builder.plan.columns  # type: ignore[union-attr]
                 unseen = excess.held_out if self.small else excess.at(self.data.X[rows][:, columns])[0]
                 assert unseen is not None
-                g = unseen
+                g = bounded_excess(unseen)
             moments = [np.stack(part) for part in zip(*(c.held for c in found), strict=True)]
             laws = [
                 mixture_law(y[:, p], moments[0][..., p], moments[1][..., p], g[:, p], weights)

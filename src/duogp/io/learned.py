@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from duogp.errors import SavedModelError
 from duogp.io.plain import entries, entry
 from duogp.means.affine import Affine
 from duogp.means.crossfit import CrossFit, Goal
-from duogp.means.forest import Forest
+from duogp.means.forest import Forest, LogAverage
 from duogp.posterior.learned import LearnedMean
 
 PREFIX = "learned."
+#: Of bagged trees beside the folds, and of their shares.
+BAGGED, SHARE = PREFIX + "bagged.", PREFIX + "share"
 #: Stands for the depth of a model that is an affine map.
 AFFINE = -1
 
@@ -39,16 +42,25 @@ def learned_state(mean: LearnedMean | None) -> tuple[dict[str, Any] | None, dict
         for p, form in enumerate(fold)
         for name, values in form.arrays().items()
     }
+    if mean.fit.bagged is not None and mean.fit.share is not None:
+        tensors |= {
+            f"{BAGGED}{p}.{name}": values.cpu()
+            for p, form in enumerate(mean.fit.bagged)
+            for name, values in form.arrays().items()
+        }
+        tensors[SHARE] = torch.as_tensor(mean.fit.share)
     if mean.unseen is not None:
         tensors[f"{PREFIX}unseen"] = torch.as_tensor(mean.unseen)
     goal = mean.fit.goal
-    described = {
+    described: dict[str, Any] = {
         "target": goal.kind,
         "classes": goal.classes,
         "outputs": goal.outputs,
         "inputs": mean.fit.inputs,
         "depths": [[form.depth if isinstance(form, Forest) else AFFINE for form in fold] for fold in forms],
     }
+    if mean.fit.bagged is not None:
+        described["bagged"] = [form.depth for form in mean.fit.bagged]
     return described, tensors
 
 
@@ -63,15 +75,7 @@ def learned_from_state(part: Any, tensors: Mapping[str, Tensor]) -> LearnedMean 
     for k, fold in enumerate(depths):
         models.append([])
         for p, depth in enumerate(fold):
-            prefix = f"{PREFIX}{k}.{p}."
-            own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-            try:
-                if depth == AFFINE:
-                    models[-1].append(Affine.from_arrays(own, inputs))
-                else:
-                    models[-1].append(Forest.from_arrays(own, int(depth), inputs))
-            except (TypeError, ValueError) as error:
-                raise SavedModelError(f"the trees of its prior mean are damaged: {error}") from error
+            models[-1].append(_form(f"{PREFIX}{k}.{p}.", depth, inputs, tensors))
     if not models or len({len(fold) for fold in models}) != 1:
         raise SavedModelError("its prior mean has no folds, or folds of different sizes")
     widths = {sum(form.outputs for form in fold) for fold in models}
@@ -81,4 +85,36 @@ def learned_from_state(part: Any, tensors: Mapping[str, Tensor]) -> LearnedMean 
     if unseen is not None and tuple(unseen.shape) != (goal.columns,):
         raise SavedModelError("the spread of its prior mean has another number of outputs")
     values = None if unseen is None else np.asarray(unseen.double().cpu().numpy())
-    return LearnedMean(CrossFit(models, goal, inputs), values)
+    bagged, share = _bagged(part, goal, inputs, tensors)
+    return LearnedMean(CrossFit(models, goal, inputs, bagged=bagged, share=share), values)
+
+
+def _form(prefix: str, depth: Any, inputs: int, tensors: Mapping[str, Tensor]) -> Forest | Affine:
+    """The model whose tensors have this prefix; of probabilities where its leaves hold several numbers."""
+    own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+    try:
+        if depth == AFFINE:
+            return Affine.from_arrays(own, inputs)
+        kind = LogAverage if "value" in own and own["value"].dim() == 2 else Forest
+        return kind.from_arrays(own, int(depth), inputs)
+    except (TypeError, ValueError) as error:
+        raise SavedModelError(f"the trees of its prior mean are damaged: {error}") from error
+
+
+def _bagged(
+    part: Any, goal: Goal, inputs: int, tensors: Mapping[str, Tensor]
+) -> tuple[list[Forest] | None, NDArray[np.float64] | None]:
+    """Bagged trees beside the folds and their shares; None and None where there are none."""
+    if "bagged" not in part:
+        return None, None
+    forms = [_form(f"{BAGGED}{p}.", d, inputs, tensors) for p, d in enumerate(entries(part, "bagged", int))]
+    share = tensors.get(SHARE)
+    good = (
+        share is not None
+        and tuple(share.shape) == (goal.columns,)
+        and bool(((share >= 0) & (share <= 1)).all())
+    )
+    trees = [form for form in forms if type(form) is Forest and form.outputs == 1]
+    if share is None or not good or len(trees) != len(forms) or len(trees) != goal.columns:
+        raise SavedModelError("the bagged trees of its prior mean do not fit its outputs")
+    return trees, np.asarray(share.double().cpu().numpy())

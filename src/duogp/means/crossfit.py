@@ -9,6 +9,9 @@ it, and a new row the average of all K:
 in the space of the latent function: log odds for classes, log rates for counts, logs of positive numbers. The
 spread of the K models at x, s²(x) = Σₖ (tₖ(x) − t̄(x))²/(K − 1), is a variance that the GP does not know of.
 Of the error of one model averaging removes s²(x)(1 − 1/K) and leaves s²(x)/K of what the models differ in.
+
+Boosted trees of real targets are blended with bagged ones (`means.bagging`), whose unseen rows are those out
+of bag: t is then (1 − a) boosted + a bagged.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +28,7 @@ from numpy.typing import NDArray
 from scipy.special import logit
 
 from duogp.means.affine import Affine, Logistic
+from duogp.means.bagging import Bagged, blend_share
 from duogp.means.forest import Forest
 
 Array = NDArray[np.float64]
@@ -32,12 +36,16 @@ Array = NDArray[np.float64]
 #: Probabilities and rates of a model stay this far from zero before their logarithm is taken.
 TINY = 1e-6
 FOLDS = 5
+#: Kinds of targets whose latent values are averages of targets.
+BLENDED = ("real", "unit")
 #: Of values in scaled units.
 LARGEST = 1e6
 #: Rows from which trees are grown on all cores: threads that wait for a busy core cost more than they give.
 THREADED_ROWS = 50_000
 #: Rows below which trees learn faster, and are looked at more often.
 FEW_ROWS = 2000
+#: Rows up to which boosted trees are blended with bagged ones.
+BAGGED_ROWS = 50_000
 #: Trees of the first round, after which the clock is looked at.
 FIRST_TREES = 10
 
@@ -71,9 +79,8 @@ class Trees:
     l2: float = 1.0
     max_trees: int = 600
     trees_per_round: int = 50
-    max_features: float | None = (
-        None  # share of the columns that a split chooses from; None: 0.7, classes 0.5
-    )
+    max_features: float | None = None  # share of the columns of a split; None: 0.7, classes 0.5
+    bagged: int = 100  # bagged trees that real targets are blended with
 
     def model(self, goal: Goal, n: int, inputs: int, seed: int) -> Any:
         """An unfitted model of a first round, for n rows of so many columns."""
@@ -109,6 +116,8 @@ class CrossFit:
     goal: Goal
     inputs: int  # columns of X
     held_out: Array | None = None  # predictions for the rows they were trained on, [n, columns], unseen
+    bagged: list[Forest] | None = None  # of every output, beside the folds
+    share: Array | None = None  # a of every output, their share in the blend
     memo: dict[str, tuple[bytes, Array, Array]] = field(default_factory=dict, repr=False)
 
     @property
@@ -129,7 +138,11 @@ class CrossFit:
     def _at(self, X: NDArray, device: torch.device | None) -> tuple[Array, Array]:
         values = np.stack([self._fold(fold, X, device) for fold in self.models])
         spread = values.var(0, ddof=1) if len(values) > 1 else np.zeros_like(values[0])
-        return values.mean(0), spread
+        mean = values.mean(0)
+        if self.bagged is None or self.share is None:
+            return mean, spread
+        bagged = self._fold(self.bagged, X, device)
+        return (1 - self.share) * mean + self.share * bagged, (1 - self.share) ** 2 * spread
 
     def _fold(self, models: Sequence[Any], X: NDArray, device: torch.device | None) -> Array:
         if device is not None and device.type == "cuda":
@@ -137,7 +150,7 @@ class CrossFit:
             if all(form is not None for form in forms):
                 x = torch.as_tensor(np.ascontiguousarray(X), dtype=torch.float64, device=device)
                 parts = [form.to(device)(x).cpu().numpy() for form in forms if form is not None]
-                return _centred(np.concatenate(parts, 1), self.goal)
+                return _from_sums(np.concatenate(parts, 1), self.goal)
         return np.concatenate([latent_values(model, X, self.goal) for model in models], 1)
 
     def arrays(self) -> list[list[Forest | Affine]] | None:
@@ -163,7 +176,7 @@ def latent_values(model: Any, X: NDArray, goal: Goal) -> Array:
     if isinstance(model, Forest | Affine):
         with torch.no_grad():
             rows = torch.as_tensor(np.ascontiguousarray(X), dtype=torch.float64)
-            return _centred(model(rows).numpy(), goal)
+            return _from_sums(model(rows).numpy(), goal)
     if goal.kind == "classes":
         assert goal.classes is not None
         if hasattr(model, "predict_proba"):
@@ -177,12 +190,17 @@ def latent_values(model: Any, X: NDArray, goal: Goal) -> Array:
         return logs[:, 1:] - logs[:, :1] if goal.classes == 2 else logs - logs.mean(1, keepdims=True)
     values = np.asarray(model.predict(X), dtype=np.float64).reshape(len(X), -1)
     if goal.kind in ("count", "positive"):
-        return np.log(values.clip(TINY))
+        return np.log(values.clip(TINY, 1 / TINY))
     return values
 
 
-def _centred(raw: Array, goal: Goal) -> Array:
-    """Raw sums of trees as latent values: those of several classes are known up to a constant."""
+def _from_sums(raw: Array, goal: Goal) -> Array:
+    """Sums of trees as latent values: of several classes less their mean, logs within the same bounds.
+
+    Boosting logs can overshoot far below any target: what is told here must be what `predict` tells.
+    """
+    if goal.kind in ("count", "positive"):
+        return raw.clip(np.log(TINY), -np.log(TINY))
     return raw - raw.mean(1, keepdims=True) if (goal.classes or 0) > 2 else raw
 
 
@@ -199,11 +217,18 @@ def cross_fit(
 ) -> CrossFit:
     """Fit ``spec`` (`Trees`, or an unfitted scikit-learn model) to y [n, outputs] at the rows X, by folds.
 
+    `Bagged` labels have no folds: every row is out of the bag of some trees.
+
     ``deadline``: the value of `time.perf_counter` after which no more rounds of trees are grown.
     """
     from sklearn.base import clone  # here, because it takes a second to import
 
     n = len(X)
+    if isinstance(spec, Bagged):
+        if goal.kind != "classes":
+            raise TypeError("bagged trees alone are a mean of classes")
+        form, unseen = spec.fit(X, y[:, 0].astype(np.int64), goal.classes, weights, seed)
+        return CrossFit([[form]], goal, X.shape[1], unseen)
     fold = assign_folds(y[:, 0] if goal.kind == "classes" else None, n, folds, seed)
     count = int(fold.max()) + 1
     targets = [_model_target(y[:, p], goal) for p in range(y.shape[1])]
@@ -222,7 +247,30 @@ def cross_fit(
         for k, (model, job) in enumerate(zip(fitted, jobs, strict=True)):
             models[k].append(model)
             held_out[job.held_out, columns] = latent_values(model, X[job.held_out], goal)
-    return CrossFit(models, goal, X.shape[1], held_out)
+    made = CrossFit(models, goal, X.shape[1], held_out)
+    in_time = deadline is None or time.perf_counter() < deadline
+    if isinstance(spec, Trees) and spec.bagged and goal.kind in BLENDED and n <= BAGGED_ROWS and in_time:
+        return _blended(made, Bagged(spec.bagged), X, targets, weights, seed)
+    return made
+
+
+def _blended(
+    boosted: CrossFit, spec: Bagged, X: NDArray, targets: list[NDArray], weights: NDArray | None, seed: int
+) -> CrossFit:
+    """The same with bagged trees beside its folds, where they have a share."""
+    assert boosted.held_out is not None
+    fitted = [spec.fit(X, y, None, weights, seed) for y in targets]
+    unseen = np.concatenate([out for _, out in fitted], 1)
+    share = np.array(
+        [
+            blend_share(y, first, second, weights)
+            for y, first, second in zip(targets, boosted.held_out.T, unseen.T, strict=True)
+        ]
+    )
+    if not share.any():
+        return boosted
+    held_out = (1 - share) * boosted.held_out + share * unseen
+    return replace(boosted, held_out=held_out, bagged=[form for form, _ in fitted], share=share, memo={})
 
 
 class _Job(NamedTuple):

@@ -38,6 +38,8 @@ Array = NDArray[np.float64]
 
 #: r_s, the standard deviations of the ladder relative to the member's.
 LADDER = (0.02, 0.06, 0.17, 0.4, 0.7, 1.0, 1.5, 2.5, 5.0)
+#: The log excess stays within these bounds; squared errors of its training rows do too.
+EXCESS_BOUNDS = (1e-3, 1e2)
 #: Least probability of a class.
 LEAST = 1e-12
 
@@ -93,6 +95,11 @@ class ClassLaw:
         """[n, C] from those of the members [K, n, C]."""
         tempered = tempered_probabilities(members, self.temperature)
         return self.weights[0] * self.frequencies + np.tensordot(self.weights[1:], tempered, 1)
+
+
+def bounded_excess(g: Array) -> Array:
+    """g within the logs of `EXCESS_BOUNDS`."""
+    return g.clip(*np.log(EXCESS_BOUNDS))
 
 
 def tempered_probabilities(p: Array, temperature: Array) -> Array:
@@ -262,7 +269,7 @@ class Stack(Fitted):
         if self.excess is None:
             return np.zeros((len(rows), len(self.y_scaler.scale)))
         device = self.members[0].model.beta1.device
-        return self.excess.at(rows[:, self.columns], device)[0]
+        return bounded_excess(self.excess.at(rows[:, self.columns], device)[0])
 
     def predict_mean(self, X: Any) -> Array:
         """E[y | x] alone."""

@@ -1,0 +1,78 @@
+"""Bagged trees: deep trees, each grown on its own draw of the rows, and averaged.
+
+A row that a tree has not drawn is unseen by it, so the average of those trees (out of bag) takes the place of
+folds. Boosted trees and bagged ones err in different places, and a blend of both is often better than either:
+
+    t(x) = (1 − a) boosted(x) + a bagged(x)      a minimises Σ wᵢ (yᵢ − t(xᵢ))² over unseen rows, 0 ≤ a ≤ 1
+
+Labels are averaged as probabilities; a prior of one row, spread over the classes, keeps their logs finite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from duogp.means.forest import Forest, LogAverage
+
+Array = NDArray[np.float64]
+
+#: Most rows that one tree draws.
+MOST_DRAWN = 5000
+#: Of inputs, which scikit-learn's trees hold in float32.
+LARGEST = 1e38
+
+
+@dataclass(frozen=True)
+class Bagged:
+    """Bagged trees of scikit-learn: extremely randomised ones, and for labels as many of a random forest."""
+
+    trees: int = 100
+
+    def fit(
+        self, X: NDArray, y: NDArray, classes: int | None, weights: NDArray | None, seed: int
+    ) -> tuple[Forest, Array]:
+        """Fitted to targets y [n], and what it says out of bag: [n, 1], or of several classes [n, C]."""
+        from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor, RandomForestClassifier
+
+        own: dict[str, Any] = {
+            "bootstrap": True,
+            "oob_score": True,
+            "random_state": seed,
+            "max_samples": None if len(X) <= MOST_DRAWN else MOST_DRAWN,
+        }
+        X = np.clip(X, -LARGEST, LARGEST)
+        if classes is None:
+            unit = float(np.abs(y).max()) or 1.0  # squares of large numbers would overflow
+            model = ExtraTreesRegressor(self.trees, **own).fit(X, y / unit, sample_weight=weights)
+            unseen = _known(model.oob_prediction_, float((y / unit).mean()))
+            return Forest.of_bagged([model], unit), unit * unseen[:, None]
+        half = max(1, self.trees // 2)
+        kinds: list[Any] = [ExtraTreesClassifier, RandomForestClassifier]
+        models = [kind(half, **own).fit(X, y, sample_weight=weights) for kind in kinds]
+        present = models[0].classes_
+        p = np.zeros((len(X), classes))
+        for model in models:
+            p[:, present] += _known(model.oob_decision_function_, 1 / len(present)) / len(models)
+        form = LogAverage.of_labels(models, classes)
+        # Out of bag about a third of the trees speak.
+        return form, form.latent(torch.as_tensor(p), 2 * half * np.exp(-1)).numpy()
+
+
+def _known(values: Array, otherwise: float) -> Array:
+    """Rows that every tree has drawn have no out-of-bag value."""
+    return np.nan_to_num(values, nan=otherwise)
+
+
+def blend_share(y: Array, first: Array, second: Array, weights: Array | None = None) -> float:
+    """The share a of ``second`` in (1 − a) first + a second with the least squared error, in [0, 1]."""
+    w = 1.0 if weights is None else weights
+    apart = second - first
+    size = float((w * apart**2).sum())
+    if not np.isfinite(size) or size <= 0:
+        return 0.0
+    return float(np.clip((w * (y - first) * apart).sum() / size, 0.0, 1.0))
