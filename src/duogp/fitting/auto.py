@@ -52,9 +52,8 @@ SMALL = 2000
 EXACT = {"cpu": 1000, "cuda": 8000}
 #: Inducing points of closed forms and of predictive methods, by device; fewer for several latent functions.
 POINTS = {"cpu": 300, "cuda": 3000}
-CLASS_POINTS = 100
-#: Steps of natural gradients for likelihoods without a closed form, on small tables and on larger ones.
-NATURAL_STEPS = (150, 400)
+#: Of likelihoods without a closed form, and steps of their natural gradients: small tables and larger ones.
+CLASS_POINTS, NATURAL_STEPS = (50, 100), (80, 400)
 #: Most steps on a collapsed bound, by device: functions without noise improve for ever, and by little.
 CLOSED_STEPS = {"cpu": 300, "cuda": 1000}
 #: More points than these are rows, not centres of k-means.
@@ -211,7 +210,7 @@ class _Race:
         if data.validation_rows is None:
             own["validation_fraction"] = self.num_held / n
         if settings.num_inducing is None and not exact:
-            most = POINTS[device] if self.gaussian else CLASS_POINTS
+            most = POINTS[device] if self.gaussian else CLASS_POINTS[0 if self.small else 1]
             own["num_inducing"] = min(most, n - self.num_held)
             if own["num_inducing"] > MOST_CENTRES and settings.inducing_init is None:
                 own["inducing_init"] = "random"

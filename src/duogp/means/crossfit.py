@@ -46,6 +46,8 @@ THREADED_ROWS = 50_000
 FEW_ROWS = 2000
 #: Rows up to which boosted trees are blended with bagged ones.
 BAGGED_ROWS = 50_000
+#: Share of the loss that a round must gain, and nats a row of labels, whose loss may fall for ever.
+LEAST_GAIN, LEAST_NATS = 1e-3, 5e-4
 #: Trees of the first round, after which the clock is looked at.
 FIRST_TREES = 10
 
@@ -350,7 +352,8 @@ def _grow(
                 score += float((total[job.held_out] * loss(model, X[job.held_out], y[job.held_out])).sum())
         if late:
             break
-        rising = 0 if score < best * (1 - 1e-3) or best == np.inf else rising + 1
+        enough = max(LEAST_GAIN * min(best, 1e300), LEAST_NATS * float(total.sum()) if goal.kind == "classes" else 0.0)
+        rising = 0 if score < best - enough or best == np.inf else rising + 1
         best = min(best, score)
         if rising == 2:
             break
