@@ -56,6 +56,8 @@ POINTS = {"cpu": 300, "cuda": 3000}
 CLASS_POINTS, NATURAL_STEPS = (50, 100), (80, 400)
 #: Most steps on a collapsed bound, by device: functions without noise improve for ever, and by little.
 CLOSED_STEPS = {"cpu": 300, "cuda": 1000}
+#: Nats a row that more steps of a candidate must gain: a stack forgives more than a single model.
+TOLERANCE = 0.01
 #: More points than these are rows, not centres of k-means.
 MOST_CENTRES = 1000
 #: Seconds unless told otherwise, which only large tables need: steps and trees end by themselves.
@@ -205,6 +207,8 @@ class _Race:
         self.predictive: tuple[str, ...] = PREDICTIVE if settings.solver == "auto" else ()
         # The clock is kept here; every training ends by itself or when its share of the time is over.
         own: dict[str, Any] = {"early_stopping": False, "refit": False, "time_budget": None}
+        if "tolerance" not in given:
+            own["tolerance"] = TOLERANCE
         if self.gaussian and settings.steps is None and settings.epochs is None:
             own["epochs"] = CLOSED_STEPS[device]
         if data.validation_rows is None:

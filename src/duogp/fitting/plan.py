@@ -35,7 +35,7 @@ CLOSED_FORM_ROWS = {"cpu": 50_000, "cuda": 500_000}
 #: where the loss says when to stop, so many at most.
 EPOCHS, MIN_STEPS, MOST_STEPS = 100, 500, 6000
 #: Steps on the collapsed bound unless told otherwise: of L-BFGS, which stops by itself, and of Adam.
-NEWTON_STEPS, ADAM_STEPS = 1000, 200
+NEWTON_STEPS, ADAM_STEPS = 3000, 200
 #: Adam's rate on minibatches: where it is cut as the loss rests, of shallow and deep GPs (the q(u) of hidden
 #: layers has far to go), and where a protocol cuts it.
 PLATEAU_RATE, DEEP_RATE, PROTOCOL_RATE = 0.03, 0.1, 0.01

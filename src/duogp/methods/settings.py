@@ -186,7 +186,7 @@ class Settings(CheckedSettings):
     epochs: int | None = None  #: at most; in closed form an epoch is a step
     steps: int | None = None  #: optimiser steps in all, at most, instead of epochs
     tolerance: Annotated[float, NOT_NEGATIVE] = (
-        0.01  #: nats a row that more steps must gain; 0: take all steps
+        0.005  #: nats a row that more steps must gain; 0: take all steps
     )
     batch_size: int = 1024
     optimizer: Literal["auto", "adam", "lbfgs"] = (

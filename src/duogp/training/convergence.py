@@ -16,7 +16,7 @@ CUT, CUTS = 0.2, 2
 #: Steps of minibatches that are averaged before they are looked at, at least; whole epochs in any case.
 LOOK_STEPS = 25
 #: Looks at one rate before it may be cut.
-FEWEST_LOOKS = 12
+FEWEST_LOOKS = 20
 #: Share of the tolerance that a quarter of the steps must gain on the quarter before.
 QUARTER = 0.2
 #: Shares of all steps after which rates are cut in any case, so that none ends at a high rate.
