@@ -96,7 +96,7 @@ def test_likelihoods_without_a_closed_form(likelihood, n):
         target = y if likelihood == "student-t" else np.random.default_rng(0).poisson(np.exp(y))
     gp = duogp.fit(X, target, "auto", likelihood=likelihood, **QUICK)
     classes = likelihood in ("classes", "softmax")
-    assert isinstance(gp, Stack) and set(gp.labels) <= {"svgp", "svgp + trees", "trees", "logistic"}
+    assert isinstance(gp, Stack) and set(gp.labels) <= {"svgp", "svgp + trees", "trees", "logistic", "bagged"}
     assert np.isfinite(gp.log_density(X, target)).all()
     scores = gp.predict(X).metrics(target)
     assert scores["accuracy"] > 0.7 if classes else scores["rmse"] < 2

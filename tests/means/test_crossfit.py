@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.neighbors import KNeighborsRegressor
 
 from duogp.means.affine import Affine, Logistic
-from duogp.means.crossfit import CrossFit, Goal, Trees, assign_folds, cross_fit, latent_values
+from duogp.means.crossfit import Goal, Trees, assign_folds, cross_fit, latent_values
 from duogp.means.forest import Forest
 
 QUICK = Trees(max_trees=30)
@@ -72,7 +74,7 @@ def test_arrays_predict_as_the_trees_do(name):
     fit = cross_fit(QUICK, X, y, goal)
     forests = fit.arrays()
     assert forests is not None
-    again = CrossFit(forests, goal, 3)
+    again = replace(fit, models=forests, memo={})
     np.testing.assert_allclose(again.at(X)[0], fit.at(X)[0], atol=1e-5)  # classes: probabilities are clipped
     first = forests[0][0]
     saved = Forest.from_arrays(first.arrays(), first.depth, 3)

@@ -10,7 +10,7 @@ Labels are averaged as probabilities; a prior of one row, spread over the classe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,6 @@ Array = NDArray[np.float64]
 
 #: Most rows that one tree draws.
 MOST_DRAWN = 5000
-#: Of inputs, which scikit-learn's trees hold in float32.
-LARGEST = 1e38
 
 
 @dataclass(frozen=True)
@@ -37,15 +35,23 @@ class Bagged:
         self, X: NDArray, y: NDArray, classes: int | None, weights: NDArray | None, seed: int
     ) -> tuple[Forest, Array]:
         """Fitted to targets y [n], and what it says out of bag: [n, 1], or of several classes [n, C]."""
-        from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor, RandomForestClassifier
-
         own: dict[str, Any] = {
             "bootstrap": True,
             "oob_score": True,
             "random_state": seed,
             "max_samples": None if len(X) <= MOST_DRAWN else MOST_DRAWN,
         }
-        X = np.clip(X, -LARGEST, LARGEST)
+        # scikit-learn's trees hold inputs in float32, and take columns that vary by 1e-7 for constants.
+        size = np.abs(np.nan_to_num(X)).max(0)
+        size = np.where(size > 0, size, 1.0)
+        form, unseen = self._fit(X / size, y, classes, weights, own)
+        return replace(form, threshold=form.threshold * torch.as_tensor(size)[form.feature]), unseen
+
+    def _fit(
+        self, X: NDArray, y: NDArray, classes: int | None, weights: NDArray | None, own: dict[str, Any]
+    ) -> tuple[Forest, Array]:
+        from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor, RandomForestClassifier
+
         if classes is None:
             unit = float(np.abs(y).max()) or 1.0  # squares of large numbers would overflow
             model = ExtraTreesRegressor(self.trees, **own).fit(X, y / unit, sample_weight=weights)

@@ -352,7 +352,9 @@ def _grow(
                 score += float((total[job.held_out] * loss(model, X[job.held_out], y[job.held_out])).sum())
         if late:
             break
-        enough = max(LEAST_GAIN * min(best, 1e300), LEAST_NATS * float(total.sum()) if goal.kind == "classes" else 0.0)
+        enough = max(
+            LEAST_GAIN * min(best, 1e300), LEAST_NATS * float(total.sum()) if goal.kind == "classes" else 0.0
+        )
         rising = 0 if score < best - enough or best == np.inf else rising + 1
         best = min(best, score)
         if rising == 2:
