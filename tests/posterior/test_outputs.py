@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 import duogp
 from duogp.bases import Marginals
+from duogp.errors import DataWarning
 from duogp.models.mixing import LinearMixing
 
 
@@ -106,3 +107,9 @@ def test_what_a_likelihood_sees_together_cannot_be_mixed(likelihood):
     y = Y[:, 0] if likelihood == "heteroscedastic" else np.arange(40) % 3
     with pytest.raises(ValueError, match="num_latents"):
         duogp.fit(X, y, "svgp", likelihood=likelihood, num_latents=1, epochs=1)
+
+
+def test_fewer_latent_functions_than_outputs_are_warned_of():
+    X, Y = table(40)
+    with pytest.warns(DataWarning, match="4 outputs are mixed from 2"):
+        duogp.fit(X, Y, "svgp", num_latents=2, num_inducing=8, epochs=1)

@@ -52,20 +52,21 @@ class OnlineGP:
 
     Scales of inputs and targets and the first lengthscales come from the rows of the start, and stay.
     ``num_data``: n in the objective; by default the number of rows seen. ``classes``: all labels of the
-    stream, unless the first call has them all. After t steps the rates of Adam and of natural gradients are
+    stream, unless the first call has them all. ``learning_rate``: of Adam; by default 0.05 beside natural
+    gradients, where it moves the hyperparameters alone, else 0.01. After t steps the rates of Adam and of natural gradients are
     divided by ``1 + rate_decay √t``. All other keywords are `duogp.Settings`.
     """
 
     def __init__(
         self,
-        method: str | Method = "svdgp",
+        method: str | Method = "ivsgpr",
         *,
         num_inducing: int = 128,
         num_extra: int | None = None,
         growth: int = 128,
         num_data: int | None = None,
         steps_per_batch: int = 1,
-        learning_rate: float = 0.01,
+        learning_rate: float | None = None,
         rate_decay: float = 0.01,
         start_rows: int | None = None,
         classes: Any = None,

@@ -15,13 +15,19 @@ from duogp.methods.settings import Settings, as_list
 #: Points of a mean that is a kernel expansion, by default, and columns of its quadratic form
 #: that a step uses (MATH §6.4).
 MEAN_POINTS, MEAN_COLUMNS = 1024, 128
+#: Adam's rate, by whether q(u) is moved by natural gradients.
+RATES = {True: 0.05, False: 0.01}
 #: Settings of a fit to a table of known length that have no meaning for a stream.
 IDLE_SETTINGS: tuple[str, ...] = ("epochs", "steps", "schedule", "validation_fraction", "early_stopping")
 IDLE_SETTINGS += ("patience", "refit", "evaluate_every", "warm_start", "omega_block", "backend")
 
 
 def online_settings(
-    method: Method, num_inducing: int, num_extra: int | None, learning_rate: float, given: dict[str, Any]
+    method: Method,
+    num_inducing: int,
+    num_extra: int | None,
+    learning_rate: float | None,
+    given: dict[str, Any],
 ) -> Settings:
     """The settings of a stream, checked; those ``given`` by the user replace those of the method."""
     if num_extra is None and method.has_extra_points:
@@ -36,6 +42,8 @@ def online_settings(
         merged["num_extra"] = num_extra
     settings = Settings.of(with_seed(merged))
     _check(method, settings, given)
+    if learning_rate is None:
+        settings = settings.but(learning_rate=RATES[uses_natural_gradients(method, settings)])
     return settings
 
 
