@@ -150,8 +150,8 @@ def make_plan(
         raise ValueError(f"{method.name!r} needs weights above 0: leave rows without weight out of rows")
     if settings.num_latents is not None and settings.num_latents < data.target.outputs:
         warnings.warn(
-            f"{data.target.outputs} outputs are mixed from {settings.num_latents} latent functions: outputs that "
-            "have less in common are predicted badly; without num_latents each has a function of its own",
+            f"{data.target.outputs} outputs are mixed from {settings.num_latents} latent functions: those "
+            "that have less in common are predicted badly; without num_latents each has one of its own",
             DataWarning,
             stacklevel=5,
         )

@@ -46,10 +46,12 @@ THREADED_ROWS = 50_000
 FEW_ROWS = 2000
 #: Rows up to which boosted trees are blended with bagged ones.
 BAGGED_ROWS = 50_000
+#: Share of the time, where it is short, that they may take.
+BAGGED_SHARE = 0.25
 #: Share of the loss that a round must gain, and nats a row of labels, whose loss may fall for ever.
 LEAST_GAIN, LEAST_NATS = 1e-3, 5e-4
-#: Trees of the first round, after which the clock is looked at.
-FIRST_TREES = 10
+#: Trees of the first round, after which the clock is looked at, and fewest of another where time is short.
+FIRST_TREES, FEWEST_MORE = 10, 5
 
 
 class Goal(NamedTuple):
@@ -229,12 +231,16 @@ def cross_fit(
     if isinstance(spec, Bagged):
         if goal.kind != "classes":
             raise TypeError("bagged trees alone are a mean of classes")
-        form, unseen = spec.fit(X, y[:, 0].astype(np.int64), goal.classes, weights, seed)
+        form, unseen = spec.fit(X, y[:, 0].astype(np.int64), goal.classes, weights, seed, deadline)
         return CrossFit([[form]], goal, X.shape[1], unseen)
     fold = assign_folds(y[:, 0] if goal.kind == "classes" else None, n, folds, seed)
     count = int(fold.max()) + 1
     targets = [_model_target(y[:, p], goal) for p in range(y.shape[1])]
     held_out = np.zeros((n, goal.columns))
+    blended = isinstance(spec, Trees) and bool(spec.bagged) and goal.kind in BLENDED and n <= BAGGED_ROWS
+    now, boosted_until = time.perf_counter(), deadline
+    if blended and deadline is not None:
+        boosted_until = now + (1 - BAGGED_SHARE) * (deadline - now)
     models: list[list[Any]] = [[] for _ in range(count)]
     for p, target in enumerate(targets):
         columns = slice(None) if goal.kind == "classes" else slice(p, p + 1)
@@ -243,25 +249,30 @@ def cross_fit(
             assert goal.classes is not None
             fitted = [_logistic(spec, X, target, goal.classes, job, weights) for job in jobs]
         elif isinstance(spec, Trees):
-            fitted = _grow(spec, X, target, goal, jobs, weights, seed, deadline)
+            fitted = _grow(spec, X, target, goal, jobs, weights, seed, boosted_until)
         else:
             fitted = [_fit(clone(spec), X, target, goal, job, weights) for job in jobs]
         for k, (model, job) in enumerate(zip(fitted, jobs, strict=True)):
             models[k].append(model)
             held_out[job.held_out, columns] = latent_values(model, X[job.held_out], goal)
     made = CrossFit(models, goal, X.shape[1], held_out)
-    in_time = deadline is None or time.perf_counter() < deadline
-    if isinstance(spec, Trees) and spec.bagged and goal.kind in BLENDED and n <= BAGGED_ROWS and in_time:
-        return _blended(made, Bagged(spec.bagged), X, targets, weights, seed)
+    if blended and (deadline is None or time.perf_counter() < deadline):
+        return _blended(made, Bagged(spec.bagged), X, targets, weights, seed, deadline)
     return made
 
 
 def _blended(
-    boosted: CrossFit, spec: Bagged, X: NDArray, targets: list[NDArray], weights: NDArray | None, seed: int
+    boosted: CrossFit,
+    spec: Bagged,
+    X: NDArray,
+    targets: list[NDArray],
+    weights: NDArray | None,
+    seed: int,
+    deadline: float | None,
 ) -> CrossFit:
     """The same with bagged trees beside its folds, where they have a share."""
     assert boosted.held_out is not None
-    fitted = [spec.fit(X, y, None, weights, seed) for y in targets]
+    fitted = [spec.fit(X, y, None, weights, seed, deadline) for y in targets]
     unseen = np.concatenate([out for _, out in fitted], 1)
     share = np.array(
         [
@@ -334,31 +345,33 @@ def _grow(
 
     models = [spec.model(goal, len(job.train), X.shape[1], seed + k) for k, job in enumerate(jobs)]
     loss, best, rising = _loss(goal), np.inf, 0
-    late = False
     total = np.ones(len(y)) if weights is None else weights
     step = spec.trees_per_round if len(y) >= FEW_ROWS else max(1, spec.trees_per_round // 2)
-    sizes = [FIRST_TREES, *range(max(step, FIRST_TREES + 1), spec.max_trees + 1, step)]
-    for trees in sizes:
-        score = 0.0
+    grown, trees = 0, min(FIRST_TREES, spec.max_trees)
+    while grown < trees:
+        score, begun = 0.0, time.perf_counter()
         # Threads wait for each other in every node: on a few thousand rows that takes longer than the work.
         with threadpool_limits(1 if len(y) < THREADED_ROWS else None, user_api="openmp"):
             for model, job in zip(models, jobs, strict=True):
-                late = deadline is not None and time.perf_counter() > deadline and trees > FIRST_TREES
-                if late:
-                    break
                 model.set_params(max_iter=trees)
                 own = None if weights is None else weights[job.train]
                 model.fit(X[job.train], y[job.train], sample_weight=own)
                 score += float((total[job.held_out] * loss(model, X[job.held_out], y[job.held_out])).sum())
-        if late:
-            break
-        enough = max(
-            LEAST_GAIN * min(best, 1e300), LEAST_NATS * float(total.sum()) if goal.kind == "classes" else 0.0
-        )
+        nats = LEAST_NATS * float(total.sum()) if goal.kind == "classes" else 0.0
+        enough = max(LEAST_GAIN * min(best, 1e300), nats)
         rising = 0 if score < best - enough or best == np.inf else rising + 1
         best = min(best, score)
         if rising == 2:
             break
+        now = time.perf_counter()
+        pace, grown = (now - begun) / (trees - grown), trees
+        # To the next multiple of a round, or as far as there is time for.
+        more = min(step - grown % step, spec.max_trees - grown)
+        if deadline is not None and more * pace > deadline - now:
+            more = int((deadline - now) / pace)
+            if more < FEWEST_MORE:
+                break
+        trees = grown + more
     return models
 
 

@@ -53,8 +53,8 @@ class OnlineGP:
     Scales of inputs and targets and the first lengthscales come from the rows of the start, and stay.
     ``num_data``: n in the objective; by default the number of rows seen. ``classes``: all labels of the
     stream, unless the first call has them all. ``learning_rate``: of Adam; by default 0.05 beside natural
-    gradients, where it moves the hyperparameters alone, else 0.01. After t steps the rates of Adam and of natural gradients are
-    divided by ``1 + rate_decay √t``. All other keywords are `duogp.Settings`.
+    gradients, where it moves the hyperparameters alone, else 0.01. After t steps the rates of Adam and of
+    natural gradients are divided by ``1 + rate_decay √t``. All other keywords are `duogp.Settings`.
     """
 
     def __init__(
