@@ -91,6 +91,7 @@ def compete(job: Job, folder: Path | None, threads: int) -> Row:
 
     from arena import laws
     from arena.tables import Collection, split
+    from duogp.bench.measure import versions
 
     table = Collection(folder).load(job.table)
     rows = split(table, job.split)
@@ -114,6 +115,7 @@ def compete(job: Job, folder: Path | None, threads: int) -> Row:
         "columns": X.shape[1],
         "notes": contestant.notes,
         "package_version": CONTESTANTS[job.contestant].version,
+        "versions": versions(),
     }
 
 
