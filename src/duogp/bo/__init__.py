@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from duogp.bo.loop import Result, make_strategy, optimise, result_of
 from duogp.bo.regions import TrustRegion
+from duogp.bo.spaces import Categorical, Integer, Real, Space, read_space
 from duogp.bo.strategies import Proposal, RandomSearch, Strategy
 from duogp.bo.surrogates import GPSurrogate, Surrogate
 from duogp.bo.turbo import Turbo
@@ -17,18 +18,23 @@ if TYPE_CHECKING:
     from duogp.bo.pathwise import thompson
 
 __all__ = [
+    "Categorical",
     "DuoGPModel",
     "GPSurrogate",
+    "Integer",
     "Paths",
     "Proposal",
     "RandomSearch",
+    "Real",
     "Result",
+    "Space",
     "Strategy",
     "Surrogate",
     "TrustRegion",
     "Turbo",
     "make_strategy",
     "optimise",
+    "read_space",
     "result_of",
     "thompson",
 ]
