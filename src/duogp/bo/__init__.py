@@ -6,10 +6,12 @@ first use.
 
 from typing import TYPE_CHECKING, Any
 
-from duogp.bo.loop import Result, make_strategy, optimise, result_of
+from duogp.bo.loop import make_strategy, optimise, result_of
 from duogp.bo.regions import TrustRegion
+from duogp.bo.results import Result
 from duogp.bo.spaces import Categorical, Integer, Real, Space, read_space
 from duogp.bo.strategies import Proposal, RandomSearch, Strategy
+from duogp.bo.studies import Study, Trial
 from duogp.bo.surrogates import GPSurrogate, Surrogate
 from duogp.bo.turbo import Turbo
 
@@ -29,7 +31,9 @@ __all__ = [
     "Result",
     "Space",
     "Strategy",
+    "Study",
     "Surrogate",
+    "Trial",
     "TrustRegion",
     "Turbo",
     "make_strategy",

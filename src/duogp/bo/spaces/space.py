@@ -295,19 +295,15 @@ class Space:
 
     def _repaired(self, raw: Floats) -> Floats:
         row = raw
-        for _ in range(1 + len(self.constraints)):  # an integer that moves may activate other parameters
+        for _ in range(2 + len(self.constraints)):  # an integer that moves may activate other parameters
             active = self.active(row[None])[0]
-            middle = self._quantiles(np.full((1, len(row)), 0.5))[0]
-            row = np.where(active, np.where(np.isnan(row), middle, row), np.nan)
+            row = self.completed(row[None])[0]
             if self.feasible(row[None])[0]:
                 return row
             moved = self._projected(row, [c for c in self.constraints if active[self._where(c)].all()])
             if moved is None:
                 break
             row = moved
-        row = self._deactivated(row[None])[0]
-        if self.feasible(row[None])[0] and not np.isnan(row[self.active(row[None])[0]]).any():
-            return row
         raise ValueError(f"no values satisfy the constraints near {self.points(raw[None])[0]!r}")
 
     def _where(self, constraint: Linear) -> list[int]:
@@ -357,6 +353,11 @@ class Space:
         values = low + unit * found.x[:n]
         out[places] = [p._valid(np.array([v]))[0] for p, v in zip(numbers, values, strict=True)]
         return out
+
+    def completed(self, raw: Floats) -> Floats:
+        """Raw values with NaN where a parameter is not active, and its middle where an active one is NaN."""
+        middle = self._quantiles(np.full((1, len(self.names)), 0.5))
+        return np.where(self.active(raw), np.where(np.isnan(raw), middle, raw), np.nan)
 
     def _deactivated(self, raw: Floats) -> Floats:
         return np.where(self.active(raw), raw, np.nan) if self._conditions else raw
