@@ -65,7 +65,8 @@ class Study:
         options = {"seed": seed, "initial": first, "objectives": objectives, "method": method, **settings}
         self.proposer = make_proposer(strategy, self.space, **options)
         self.trials: list[Trial] = []
-        self._order: list[int] = []  # numbers of trials in the order in which they were told
+        #: Numbers of trials in the order in which their results were told.
+        self.order: list[int] = []
         self._asked = 0
         self._guard = threading.RLock()
         self._log: Log | None = None
@@ -205,8 +206,8 @@ class Study:
         number = event["tell"] if "tell" in event else event["fail"]
         trial = self.trials[number]
         if trial.state != PENDING:  # a late result takes its place at the end
-            self._order.remove(number)
-        self._order.append(number)
+            self.order.remove(number)
+        self.order.append(number)
         trial.ended = moment
         if "tell" in event:
             trial.state, trial.values, trial.reason = DONE, dict(event["values"]), None
@@ -223,11 +224,11 @@ class Study:
     @property
     def done(self) -> list[Trial]:
         """Trials with values, in the order in which they were told."""
-        return [self.trials[i] for i in self._order if self.trials[i].state == DONE]
+        return [self.trials[i] for i in self.order if self.trials[i].state == DONE]
 
     def history(self) -> History:
         """All evaluations as the model sees them."""
-        told = [self.trials[i] for i in self._order]
+        told = [self.trials[i] for i in self.order]
         nothing = dict.fromkeys(self.goals.names, math.nan)
         values = [trial.values or nothing for trial in told]
         Y = np.array([self.goals.objectives(v) for v in values], dtype=np.float64)
