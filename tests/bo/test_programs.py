@@ -63,7 +63,7 @@ def test_commands_that_cannot_be():
     for text, words in (("echo {y}", r"\{y\} is not a"), ("", "empty"), ("echo 'a", "quotation")):
         with pytest.raises(ValueError, match=words):
             Command(text, SPACE)
-    with pytest.raises(FileNotFoundError, match="no program './nowhere'"):
+    with pytest.raises(FileNotFoundError, match=r"no program '\./nowhere'"):
         Command("./nowhere {x}", SPACE)
 
 

@@ -10,7 +10,7 @@ import pytest
 from duogp.bo import Categorical, Integer, Real, Space, Study
 from duogp.bo.studies import acquisition, proposers
 from duogp.bo.studies.goals import Goals, Limit
-from duogp.bo.studies.models import choice, learning_rows
+from duogp.bo.studies.models import GrowingModel, choice, learning_rows
 from duogp.bo.studies.proposers import STRATEGIES, best_points, make_proposer, non_dominated
 from duogp.bo.studies.trials import History
 
@@ -306,6 +306,22 @@ def test_when_hyperparameters_are_learned():
     assert all(n < 1.11 * r + 1 for n, r in enumerate(rows, 1))
     assert choice(10, None, {})[0] == "exact" and choice(5000, None, {})[0] == "svgp"
     assert choice(5000, "dcsvgp", {"num_inducing": 3}) == ("dcsvgp", {"num_inducing": 3})
+
+
+def test_a_growing_model_keeps_its_hyperparameters_between_the_steps_of_its_schedule():
+    pytest.importorskip("botorch")
+    rng = np.random.default_rng(0)
+    X = rng.random((40, 2))
+    Y = X.sum(1, keepdims=True)
+    growing = GrowingModel(None)
+    first = growing.of(X[:33], Y[:33])
+    assert growing.of(X[:33], Y[:33]) is first
+    after = growing.of(X[:35], Y[:35])
+    assert after.gp.hyperparameters() == first.gp.hyperparameters() and len(after.train_X) == 35
+    anew = GrowingModel(None).of(X[:35], Y[:35])  # as in a study that was opened again
+    at = after.train_X[:3] + 0.01
+    np.testing.assert_allclose(anew.posterior(at).mean.numpy(), after.posterior(at).mean.numpy(), rtol=1e-6)
+    assert growing.of(X[:37], Y[:37]).gp.hyperparameters() != first.gp.hyperparameters()
 
 
 def test_discrete_neighbours_are_valid_and_differ_in_one_choice():

@@ -35,6 +35,8 @@ STEPS, SWEEPS = 60, 3
 #: Most levels of an integer that are tried one by one; others are searched as if they were real.
 FEW_LEVELS = 16
 MC_SAMPLES = 128
+#: Evaluations that the improvement is measured against, the best ones.
+BASELINE = 100
 #: Sides of the boxes around the best points, in units of the cube.
 BOXES = (0.5, 0.1, 0.02)
 
@@ -50,7 +52,6 @@ def acquisition(model: Model, history: History, pending: Floats, seed: int) -> A
     from botorch.sampling.normal import SobolQMCNormalSampler
     from botorch.utils.multi_objective.box_decompositions.non_dominated import FastNondominatedPartitioning
 
-    X = torch.as_tensor(history.X)
     objectives, limits = history.Y.shape[1], history.C.shape[1]
     sampler = SobolQMCNormalSampler(torch.Size([MC_SAMPLES]), seed=seed)
     constraints = [_column(objectives + i) for i in range(limits)] or None
@@ -59,7 +60,7 @@ def acquisition(model: Model, history: History, pending: Floats, seed: int) -> A
         first = GenericMCObjective(_objective) if limits else None
         return qLogNoisyExpectedImprovement(
             model,
-            X,
+            torch.as_tensor(history.X[baseline(history)]),
             sampler=sampler,
             objective=first,
             constraints=constraints,
@@ -68,7 +69,8 @@ def acquisition(model: Model, history: History, pending: Floats, seed: int) -> A
             cache_root=False,
         )
     with torch.no_grad():
-        means = cast("GPyTorchPosterior", model.posterior(X)).mean[..., :objectives]
+        each = torch.as_tensor(history.X).unsqueeze(-2)  # one by one: no covariance between them
+        means = cast("GPyTorchPosterior", model.posterior(each)).mean[:, 0, :objectives]
     good = torch.as_tensor(history.feasible)
     reference = reference_point(means[good] if good.any() else means)
     return qLogExpectedHypervolumeImprovement(
@@ -80,6 +82,11 @@ def acquisition(model: Model, history: History, pending: Floats, seed: int) -> A
         constraints=constraints,
         X_pending=waiting,
     )
+
+
+def baseline(history: History) -> np.ndarray:
+    """Rows that may hold the best value: all, or the best `BASELINE` of many."""
+    return np.sort(np.argsort(-history.merit(), kind="stable")[:BASELINE])
 
 
 def _objective(Y: Tensor, X: Tensor | None = None) -> Tensor:

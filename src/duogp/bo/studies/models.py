@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from duogp.bo.candidates import Floats
 from duogp.bo.surrogates import GPSurrogate
@@ -47,15 +48,38 @@ def choice(rows: int, method: str | None, settings: dict[str, Any]) -> tuple[str
     return SPARSE, {"num_inducing": INDUCING} | settings
 
 
-def botorch_model(X: Floats, Y: Floats, method: str | None = None, **settings: Any) -> DuoGPModel:
-    """A BoTorch model of outcomes Y [n, m] at points X [n, d] of the cube."""
+def botorch_model(X: Tensor, Y: Tensor, method: str | None, settings: dict[str, Any]) -> DuoGPModel:
+    """A BoTorch model of outcomes Y [n, m] at points X [n, d] of the cube, fitted from scratch."""
     from duogp.bo.botorch_model import DuoGPModel
 
-    first = learning_rows(len(X))
-    name, chosen = choice(first, method, settings)
-    inputs, outcomes = torch.as_tensor(X, dtype=torch.float64), torch.as_tensor(Y, dtype=torch.float64)
-    model = DuoGPModel.fit(inputs[:first], outcomes[:first], method=name, **chosen)
-    return model if first == len(X) else model.refit(inputs, outcomes, steps=0)
+    name, chosen = choice(len(X), method, settings)
+    return DuoGPModel.fit(X, Y, method=name, **chosen)
+
+
+class GrowingModel:
+    """The BoTorch model of a history that grows: hyperparameters by the schedule, data always all of them."""
+
+    def __init__(self, method: str | None, **settings: Any) -> None:
+        self.method, self.settings = method, settings
+        self._learned: tuple[bytes, DuoGPModel] | None = None  # by the points that it was learned from
+        self._last: tuple[bytes, DuoGPModel] | None = None
+
+    def of(self, X: Floats, Y: Floats) -> DuoGPModel:
+        """The model of Y [n, m] at X [n, d]; the last one where both are the same."""
+        key = X.tobytes() + Y.tobytes()
+        if self._last is None or self._last[0] != key:
+            self._last = key, self._fitted(X, Y)
+        return self._last[1]
+
+    def _fitted(self, X: Floats, Y: Floats) -> DuoGPModel:
+        first = learning_rows(len(X))
+        inputs, outcomes = torch.as_tensor(X, dtype=torch.float64), torch.as_tensor(Y, dtype=torch.float64)
+        key = X[:first].tobytes()
+        if self._learned is None or self._learned[0] != key:
+            fitted = botorch_model(inputs[:first], outcomes[:first], self.method, self.settings)
+            self._learned = key, fitted
+        learned = self._learned[1]
+        return learned if first == len(X) else learned.refit(inputs, outcomes, steps=0)
 
 
 def surrogate(X: Floats, y: Floats, seed: int, method: str | None = None, **settings: Any) -> GPSurrogate:

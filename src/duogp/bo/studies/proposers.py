@@ -23,7 +23,7 @@ from duogp.bo.candidates import Floats, normalised_weights, num_candidates, trus
 from duogp.bo.regions import TrustRegion
 from duogp.bo.spaces import Space
 from duogp.bo.studies.acquisition import propose, rows_of
-from duogp.bo.studies.models import botorch_model, surrogate
+from duogp.bo.studies.models import GrowingModel, surrogate
 from duogp.bo.studies.trials import History
 from duogp.bo.surrogates import GPSurrogate
 
@@ -94,17 +94,7 @@ class ByModel(Proposer):
 
     def __init__(self, space: Space, seed: int, initial: int, method: str | None, **settings: Any) -> None:
         super().__init__(space, seed, initial)
-        self.method, self.settings = method, settings
-        self._model: tuple[bytes, Any] | None = None
-
-    def model(self, history: History) -> Any:
-        """The model of a history; the last one where nothing has been told since."""
-        targets = history.targets()
-        key = history.X.tobytes() + targets.tobytes()
-        if self._model is None or self._model[0] != key:
-            fitted = botorch_model(history.X, targets, self.method, **self.settings)
-            self._model = key, fitted
-        return self._model[1]
+        self.models = GrowingModel(method, **settings)
 
     def choose(self, history: History, q: int, rng: np.random.Generator) -> Floats:
         import torch
@@ -114,7 +104,8 @@ class ByModel(Proposer):
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore", NumericalWarning)
             torch.manual_seed(int(rng.integers(2**31)))
-            return propose(self.model(history), self.space, history, q, rng, best_points(history))
+            model = self.models.of(history.X, history.targets())
+            return propose(model, self.space, history, q, rng, best_points(history))
 
 
 class Thompson(Proposer):
