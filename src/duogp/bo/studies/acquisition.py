@@ -10,7 +10,8 @@ columns of numbers, which is snapped to the space; then single parameters are ch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 #: Candidates over the whole space and near the best points, of which the best start searches.
 WIDE, NEAR, STARTS = 512, 512, 4
 #: Steps of a gradient search, and sweeps over single parameters.
-STEPS, SWEEPS = 60, 3
+STEPS, SWEEPS = 40, 3
 #: Most levels of an integer that are tried one by one; others are searched as if they were real.
 FEW_LEVELS = 16
 MC_SAMPLES = 128
@@ -73,15 +74,35 @@ def acquisition(model: Model, history: History, pending: Floats, seed: int) -> A
         means = cast("GPyTorchPosterior", model.posterior(each)).mean[:, 0, :objectives]
     good = torch.as_tensor(history.feasible)
     reference = reference_point(means[good] if good.any() else means)
-    return qLogExpectedHypervolumeImprovement(
-        model,
-        reference,
-        cast("NondominatedPartitioning", FastNondominatedPartitioning(reference, means[good])),
-        sampler=sampler,
-        objective=IdentityMCMultiOutputObjective(outcomes=list(range(objectives))),
-        constraints=constraints,
-        X_pending=waiting,
-    )
+    with _without_compiling():
+        return qLogExpectedHypervolumeImprovement(
+            model,
+            reference,
+            cast("NondominatedPartitioning", FastNondominatedPartitioning(reference, means[good])),
+            sampler=sampler,
+            objective=IdentityMCMultiOutputObjective(outcomes=list(range(objectives))),
+            constraints=constraints,
+            X_pending=waiting,
+        )
+
+
+@contextmanager
+def _without_compiling() -> Iterator[None]:
+    """Inside, BoTorch uses its compiled qLogEHVI only if that is there already.
+
+    BoTorch 0.18 compiles it when it is first used, for half a minute. A process that is killed meanwhile
+    leaves a lock behind on which later ones would wait forever.
+    """
+    from botorch.acquisition.multi_objective import logei
+
+    before = getattr(logei, "_load_attempted", None)
+    if before is not None:
+        logei._load_attempted = True
+    try:
+        yield
+    finally:
+        if before is not None:
+            logei._load_attempted = before
 
 
 def baseline(history: History) -> np.ndarray:
@@ -135,16 +156,17 @@ def maximise(
     top = np.argsort(-values)[:STARTS]
     points, values = candidates[top], values[top]
 
-    def climb(integers: bool) -> tuple[Floats, Floats]:
-        columns = smooth_columns(space, integers)
+    def climb(points: Floats, values: Floats, columns: np.ndarray) -> tuple[Floats, Floats]:
         if not len(columns):
             return points, values
         return _better(points, values, _ascend(function, space, points, columns), taken, score)
 
-    points, values = climb(integers=True)
-    points, values = _swept(space, points, values, taken, score)
-    points, values = climb(integers=False)
-    return points[values.argmax()]
+    points, values = climb(points, values, smooth_columns(space, integers=True))
+    best_of_all, value = points[[values.argmax()]], values[[values.argmax()]]
+    if any(parameter.levels is not None for parameter in space.parameters.values()):
+        best_of_all, value = _swept(space, best_of_all, value, taken, score)
+        best_of_all, _ = climb(best_of_all, value, smooth_columns(space, integers=False))
+    return best_of_all[0]
 
 
 def _around(space: Space, best: Floats, rng: np.random.Generator) -> list[Floats]:
@@ -231,11 +253,9 @@ def _better(
     return np.where(wins[:, None], moved, points), np.where(wins, after, values)
 
 
-def _swept(
-    space: Space, points: Floats, values: Floats, taken: Floats, score: Score
-) -> tuple[Floats, Floats]:
-    """The points, and the best of them after changes of single discrete parameters that improve it."""
-    best, value = points[values.argmax()], float(values.max())
+def _swept(space: Space, point: Floats, values: Floats, taken: Floats, score: Score) -> tuple[Floats, Floats]:
+    """A point [1, columns] and its value after changes of single discrete parameters that improve it."""
+    best, value = point[0], float(values[0])
     for _ in range(SWEEPS):
         others = neighbours(space, best)
         others = others[_free(others, taken)] if len(others) else others
@@ -245,7 +265,7 @@ def _swept(
         if found.max() <= value:
             break
         best, value = others[found.argmax()], float(found.max())
-    return np.concatenate([points, best[None]]), np.append(values, value)
+    return best[None], np.array([value])
 
 
 def neighbours(space: Space, point: Floats) -> Floats:

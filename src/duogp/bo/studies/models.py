@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from duogp.bo.candidates import Floats
@@ -21,9 +22,13 @@ EXACT, SPARSE = "exact", "svgp"
 #: Rows up to which the exact GP is affordable at every proposal.
 EXACT_ROWS = 300
 INDUCING = 100
+#: Most steps of a fit, so that a proposal does not take long.
+STEPS = 200
 #: Hyperparameters are learned anew at every row up to the first number, then whenever the rows have grown by
 #: the second; between, the data are new and the hyperparameters stay.
 EVERY_ROW, GROWTH = 30, 1.1
+#: Most rows that hyperparameters are learned from.
+LEARNING_ROWS = 500
 
 
 def learning_rows(rows: int) -> int:
@@ -37,6 +42,15 @@ def learning_rows(rows: int) -> int:
     while (following := int(np.ceil(step * GROWTH))) <= rows:
         step = following
     return step
+
+
+def informative_rows(rows: int) -> NDArray[np.int64]:
+    """Of many rows those that hyperparameters are learned from: the newest, and as many random older ones."""
+    if rows <= LEARNING_ROWS:
+        return np.arange(rows)
+    newest = LEARNING_ROWS // 2
+    older = np.random.default_rng(rows).choice(rows - newest, LEARNING_ROWS - newest, replace=False)
+    return np.concatenate([np.sort(older), np.arange(rows - newest, rows)])
 
 
 def choice(rows: int, method: str | None, settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -53,7 +67,8 @@ def botorch_model(X: Tensor, Y: Tensor, method: str | None, settings: dict[str, 
     from duogp.bo.botorch_model import DuoGPModel
 
     name, chosen = choice(len(X), method, settings)
-    return DuoGPModel.fit(X, Y, method=name, **chosen)
+    limit = {} if method is not None else {"steps": STEPS}
+    return DuoGPModel.fit(X, Y, method=name, **limit | chosen)
 
 
 class GrowingModel:
@@ -76,10 +91,11 @@ class GrowingModel:
         inputs, outcomes = torch.as_tensor(X, dtype=torch.float64), torch.as_tensor(Y, dtype=torch.float64)
         key = X[:first].tobytes()
         if self._learned is None or self._learned[0] != key:
-            fitted = botorch_model(inputs[:first], outcomes[:first], self.method, self.settings)
+            rows = torch.as_tensor(informative_rows(first))
+            fitted = botorch_model(inputs[rows], outcomes[rows], self.method, self.settings)
             self._learned = key, fitted
         learned = self._learned[1]
-        return learned if first == len(X) else learned.refit(inputs, outcomes, steps=0)
+        return learned if len(learned.train_X) == len(X) else learned.refit(inputs, outcomes, steps=0)
 
 
 def surrogate(X: Floats, y: Floats, seed: int, method: str | None = None, **settings: Any) -> GPSurrogate:
