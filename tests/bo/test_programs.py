@@ -266,6 +266,7 @@ def test_mistakes_are_one_line(tmp_path):
         assert done.exit_code == 2 and words in done.output, done.output
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
 def test_a_killed_run_goes_on_without_a_second_evaluation(tmp_path):
     """SIGKILL of `duogp bo` while two programs run: the same command again ends them and goes on."""

@@ -232,6 +232,19 @@ def test_several_objectives(strategy, limits):
         _ = study.best
 
 
+@pytest.mark.parametrize("strategy", ["model", "thompson"])
+@pytest.mark.parametrize("directions", [{"f": "min"}, {"f": "min", "g": "max"}])
+def test_nothing_is_feasible_yet(strategy, directions):
+    """The search goes where the violation is least."""
+    settings = quick(strategy) | {"num_inducing": 20}
+    study = Study(BOX, direction=directions, constraints={"c": "<= -1.8"}, initial=5, **settings)
+    for trial in study.ask(5):
+        study.tell(trial, {name: bowl(trial.point) for name in directions} | {"c": abs(trial["x"])})
+    assert study.front == [] and not study.history().feasible.any()
+    for trial in study.ask(3):
+        assert study.space.checked(trial.point)
+
+
 def test_goals_in_words():
     goals = Goals.of({"loss": "min", "gain": "Maximize"}, {"size": "<= 1e3"})
     assert goals.directions == {"loss": "minimise", "gain": "maximise"}
@@ -313,12 +326,13 @@ def test_a_growing_model_keeps_its_hyperparameters_between_the_steps_of_its_sche
     rng = np.random.default_rng(0)
     X = rng.random((40, 2))
     Y = X.sum(1, keepdims=True)
-    growing = GrowingModel(None)
+    quick_one = {"num_inducing": 10, "steps": 5, "warm_start": 0}
+    growing = GrowingModel("svgp", **quick_one)
     first = growing.of(X[:33], Y[:33])
     assert growing.of(X[:33], Y[:33]) is first
     after = growing.of(X[:35], Y[:35])
     assert after.gp.hyperparameters() == first.gp.hyperparameters() and len(after.train_X) == 35
-    anew = GrowingModel(None).of(X[:35], Y[:35])  # as in a study that was opened again
+    anew = GrowingModel("svgp", **quick_one).of(X[:35], Y[:35])  # as in a study that was opened again
     at = after.train_X[:3] + 0.01
     np.testing.assert_allclose(anew.posterior(at).mean.numpy(), after.posterior(at).mean.numpy(), rtol=1e-6)
     assert growing.of(X[:37], Y[:37]).gp.hyperparameters() != first.gp.hyperparameters()

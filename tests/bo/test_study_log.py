@@ -87,7 +87,7 @@ while True:
 
 def test_a_killed_process_loses_nothing_that_was_acknowledged(tmp_path):
     folder, acknowledged = tmp_path / "run", []
-    for round_ in range(3):
+    for round_ in range(2):
         process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(KILLED), str(folder)],
             stdout=subprocess.PIPE,
@@ -127,7 +127,8 @@ class FullDisk:
 
 
 def test_a_full_disk_is_a_clear_error_and_no_damage(tmp_path):
-    study = study_in(tmp_path / "run")
+    given = [{"x": 0.0, "n": i} for i in range(3)]
+    study = study_in(tmp_path / "run", initial=given)
     trials = study.ask(2)
     study.tell(trials[0], 1.0)
     before = (tmp_path / "run" / EVENTS).read_bytes()
@@ -145,9 +146,10 @@ def test_a_full_disk_is_a_clear_error_and_no_damage(tmp_path):
         assert trials[1].state == "pending" and len(study) == 2
     study._log._file = real  # there is room again
     study.tell(trials[1], 2.0)
+    assert study.ask().point == given[2]  # which the failed questions did not use up
     study.close()
     with study_in(tmp_path / "run") as again:
-        assert [t.values for t in again.trials] == [{"value": 1.0}, {"value": 2.0}]
+        assert [t.values for t in again.trials] == [{"value": 1.0}, {"value": 2.0}, None]
 
 
 LIMITED = """
@@ -167,6 +169,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="the system has no limits of file sizes")
 def test_a_real_limit_of_the_file_system(tmp_path):
     done = subprocess.run(

@@ -100,7 +100,7 @@ def bo(
             initial=initial,
             seed=seed,
             verbose=verbose,
-            **settings_of(set_),
+            **settings_of(set_) | ({} if device is None else {"device": device}),
         )
         show(program, as_json, quiet, print_program)
         return

@@ -26,6 +26,7 @@ from duogp.bo.studies.acquisition import propose, rows_of
 from duogp.bo.studies.models import GrowingModel, surrogate
 from duogp.bo.studies.trials import History
 from duogp.bo.surrogates import GPSurrogate
+from duogp.errors import DataWarning
 
 #: Purposes of random numbers.
 DESIGN, PROPOSAL, FIT, DRAW = range(4)
@@ -50,7 +51,9 @@ class Proposer(ABC):
             later = replace(history, pending=pending, asked=history.asked + len(out))
             ready = len(np.unique(history.Y[history.known], axis=0)) > 1
             rest = q - len(out)
-            chosen = self.choose(later, rest, rng) if ready else self.space.sample(rest, rng)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DataWarning)  # columns of categories may well be constant
+                chosen = self.choose(later, rest, rng) if ready else self.space.sample(rest, rng)
             out = np.concatenate([out, chosen])
         return self._distinct(out, history)
 
@@ -98,11 +101,13 @@ class ByModel(Proposer):
 
     def choose(self, history: History, q: int, rng: np.random.Generator) -> Floats:
         import torch
+        from botorch.exceptions.warnings import BotorchWarning
         from linear_operator.utils.warnings import NumericalWarning
 
-        # the user's random numbers are left alone; jitter in draws of near-by points is no news
+        # the user's random numbers are left alone
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter("ignore", NumericalWarning)
+            warnings.simplefilter("ignore", NumericalWarning)  # jitter in draws of near-by points
+            warnings.simplefilter("ignore", BotorchWarning)  # all points are infeasible so far
             torch.manual_seed(int(rng.integers(2**31)))
             model = self.models.of(history.X, history.targets())
             return propose(model, self.space, history, q, rng, best_points(history))

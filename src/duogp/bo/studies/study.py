@@ -115,11 +115,12 @@ class Study:
             now = time.time()
             first = len(self.trials)
             self._write([{"ask": first + i, "point": p, "time": now} for i, p in enumerate(points)])
+            self._queue = self._queue[number:]
             found = self.trials[first:]
         return found[0] if q is None else found
 
     def _next(self, q: int) -> list[Point]:
-        given, self._queue = self._queue[:q], self._queue[q:]
+        given = self._queue[:q]
         if len(given) == q:
             return given
         history = self.history()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,7 +27,6 @@ class Trial:
     reason: str | None = None  # of a failure
     started: float = 0.0  # seconds since the epoch
     ended: float | None = None
-    notes: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Value:
         return self.point[name]
