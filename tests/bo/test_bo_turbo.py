@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -396,13 +397,63 @@ def test_noise_of_a_resumed_run_is_that_of_a_whole_one(tmp_path):
     np.testing.assert_array_equal(resumed.y, optimise(Noisy(), "random", evaluations=40).y)
 
 
-def test_values_that_are_no_numbers():
-    class Broken(Bowl):
-        def __call__(self, X: np.ndarray) -> np.ndarray:
-            return np.where(X[:, 0] > 0.5, np.nan, 0.0)
+class Broken(Bowl):
+    """A bowl whose evaluations fail for large x, by NaN or by an error."""
 
-    with pytest.raises(ValueError, match="not finite at"):
-        optimise(Broken(), "random", evaluations=50)
+    def __init__(self, raises: bool, limit: float = 0.8) -> None:
+        super().__init__()
+        self.raises, self.limit = raises, limit
+
+    def __call__(self, X: np.ndarray) -> np.ndarray:
+        wrong = X[:, 0] > self.limit
+        if wrong.any() and self.raises:
+            raise ZeroDivisionError("a bad point")
+        return np.where(wrong, np.nan, super().__call__(X))
+
+
+@pytest.mark.parametrize("method", ["svgp", "random"])
+@pytest.mark.parametrize("raises", [True, False])
+def test_failed_evaluations_do_not_end_a_run(tmp_path, method, raises):
+    """They are on disk, are not evaluated again, and the run goes on with other points."""
+    options = RUN | {"batch_size": 1 if raises else 5, "initial": np.linspace(0, 1, 12).reshape(6, 2)}
+    options |= {"evaluations": 16, "folder": tmp_path / "run"}
+    if raises:
+        options["initial"] = 0.7 * options["initial"]
+    if method == "random":
+        options = {k: v for k, v in options.items() if k not in QUICK}
+    limit = 0.65 if raises else 0.8
+    if raises:  # the design is one batch, which fails as a whole
+        optimise(Bowl(), method, **options | {"evaluations": 6})
+    first = Broken(raises, 0.3 if raises else limit)
+    with pytest.warns(duogp.errors.DuoGPWarning, match="task 'bowl' failed at"):
+        optimise(first, method, **options | {"evaluations": 12})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", duogp.errors.DuoGPWarning)
+        task = Broken(raises, limit)
+        found = optimise(task, method, **options)
+    assert len(found) == 16 and np.isnan(found.y).any() and np.isfinite(found.best_y)
+    read = result_of(tmp_path / "run")
+    np.testing.assert_array_equal(read.y, found.y)
+    assert len(np.unique(found.X, axis=0)) == 16  # no point twice
+    assert task.calls <= 4
+
+
+def test_a_task_that_never_succeeds_is_an_error():
+    with pytest.raises(RuntimeError, match=r"a bad point; no evaluation has succeeded") as caught:
+        optimise(Broken(raises=True, limit=-1.0), "random", evaluations=50)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    with pytest.raises(RuntimeError, match="not finite; no evaluation has succeeded"):
+        optimise(Broken(raises=False, limit=-1.0), "random", evaluations=50)
+
+
+def test_a_region_whose_first_points_all_failed_gets_others():
+    turbo = make_strategy("svgp", 2, batch_size=5, seed=0, regions=2, initial=3, **QUICK)
+    first = turbo.ask(100)
+    turbo.tell(first, np.where(first.regions == 0, np.nan, 1.0))
+    more = turbo.ask(100)
+    assert (more.regions == 0).all() and len(more) == 2 and not np.isin(more.X, first.X).any()
+    turbo.tell(more, np.array([1.0, 2.0]))
+    assert len(turbo.ask(4)) == 4
 
 
 # -- figures -------------------------------------------------------------------------------------------------

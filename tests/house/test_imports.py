@@ -10,7 +10,7 @@ import pytest
 
 OPTIONAL = (
     *("typer", "rich", "pyarrow", "matplotlib", "safetensors", "pandas", "gpytorch", "linear_operator"),
-    *("botorch", "gymnasium", "rdkit", "selfies", "duogp_tasks"),
+    *("botorch", "optuna", "gymnasium", "rdkit", "selfies", "duogp_tasks"),
 )
 
 # The finder of installed packages and of their entry points without some, as after `pip uninstall`.

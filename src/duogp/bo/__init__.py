@@ -6,9 +6,12 @@ first use.
 
 from typing import TYPE_CHECKING, Any
 
-from duogp.bo.loop import Result, make_strategy, optimise, result_of
+from duogp.bo.loop import make_strategy, optimise, result_of
 from duogp.bo.regions import TrustRegion
+from duogp.bo.results import Result
+from duogp.bo.spaces import Categorical, Integer, Real, Space, read_space
 from duogp.bo.strategies import Proposal, RandomSearch, Strategy
+from duogp.bo.studies import Study, Trial
 from duogp.bo.surrogates import GPSurrogate, Surrogate
 from duogp.bo.turbo import Turbo
 
@@ -17,18 +20,25 @@ if TYPE_CHECKING:
     from duogp.bo.pathwise import thompson
 
 __all__ = [
+    "Categorical",
     "DuoGPModel",
     "GPSurrogate",
+    "Integer",
     "Paths",
     "Proposal",
     "RandomSearch",
+    "Real",
     "Result",
+    "Space",
     "Strategy",
+    "Study",
     "Surrogate",
+    "Trial",
     "TrustRegion",
     "Turbo",
     "make_strategy",
     "optimise",
+    "read_space",
     "result_of",
     "thompson",
 ]

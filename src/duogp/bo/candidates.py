@@ -15,8 +15,8 @@ PERTURBED = 20
 
 
 def num_candidates(dims: int) -> int:
-    """Candidates of a trust region in d dimensions, as in TuRBO: min(100 d, 5000)."""
-    return min(100 * dims, 5000)
+    """Candidates of a trust region in d dimensions: 100 d as in TuRBO, at least 2000 and at most 5000."""
+    return min(max(100 * dims, 2000), 5000)
 
 
 def latin_hypercube(n: int, dims: int, rng: np.random.Generator) -> Floats:

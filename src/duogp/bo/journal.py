@@ -9,6 +9,7 @@
 A strategy is restored by telling it the batches again. A batch is complete when its last line is on disk:
 lines of an incomplete batch are dropped, and it is evaluated once more. Models of a batch are written before
 its lines and removed after those of the next one; a folder is renamed into place when it is complete.
+An evaluation that failed is a line with "nan": it is not evaluated again.
 Coordinates are those of the cube [0, 1]^d; the bounds of the task are in run.json.
 """
 
@@ -47,7 +48,7 @@ class Journal:
         self.best = -np.inf
         self.folder.mkdir(parents=True, exist_ok=True)
         self._check_options(dict(options))
-        self._lock = _locked(self.folder / LOCK)
+        self._lock = locked(self.folder / LOCK)
 
     def close(self) -> None:
         """Release the run for another process."""
@@ -77,14 +78,14 @@ class Journal:
             write_atomically(path, _line([*LEADING, *(f"x{i}" for i in range(self.dims))]))
         elif len(whole) < path.stat().st_size:
             write_atomically(path, whole)
-        self.best = max((float(batch.y.max()) for batch in found), default=-np.inf)
+        self.best = max((y for batch in found for y in batch.y.tolist() if np.isfinite(y)), default=-np.inf)
         return found
 
     def append(self, number: int, proposal: Proposal, y: Floats) -> None:
         """Write a batch; it is on disk when this returns."""
         lines = []
         for x, region, value in zip(proposal.X, proposal.regions, y, strict=True):
-            self.best = max(self.best, float(value))
+            self.best = max(self.best, float(value)) if np.isfinite(value) else self.best
             lines.append(_line([number, len(y), int(region), float(value), self.best, *x.tolist()]))
         with open(self.folder / EVALUATIONS, "a", newline="") as file:
             file.write("".join(lines))
@@ -113,7 +114,7 @@ class Journal:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _locked(path: Path) -> IO[bytes]:
+def locked(path: Path) -> IO[bytes]:
     """A file locked by this process; where the system has no locks, a file."""
     file = open(path, "ab")  # noqa: SIM115
     try:

@@ -1,30 +1,35 @@
-"""`optimise`: maximise a task by any strategy, with the run on disk."""
+"""`optimise`: the best of a function or task by any strategy, with the run on disk."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from duogp.bo.candidates import Floats
+from duogp.bo.functions import FEW_EVALUATIONS, draw_incumbent, optimise_function
 from duogp.bo.journal import FIGURE, OPTIONS, Evaluated, Journal, read_batches, read_options
-from duogp.bo.plots import save_incumbent
+from duogp.bo.results import Result
+from duogp.bo.spaces import Space
 from duogp.bo.strategies import Proposal, RandomSearch, Strategy
+from duogp.bo.studies.goals import MAXIMISE, direction_of
 from duogp.bo.surrogates import BoTorchSurrogate, GPSurrogate, Surrogate
 from duogp.bo.turbo import Turbo
+from duogp.errors import DuoGPWarning
 from duogp.methods import METHODS
 from duogp.training.progress import Progress
 
 #: Strategies that are not methods of the registry.
 RANDOM, BOTORCH = "random", "botorch"
-BATCH_SIZE = 10
+#: GP of TuRBO on tasks, evaluations and points of a batch where none are given.
+METHOD, EVALUATIONS, BATCH_SIZE = "dcsvgp", 1000, 10
 #: Seconds between two figures of the incumbent.
 REDRAW = 10.0
 
@@ -38,51 +43,6 @@ class Task(Protocol):
 
     def __call__(self, X: Floats) -> Floats:
         """Values [n] of points [n, d] of the cube [0, 1]^d."""
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """Every evaluation of a run, in order."""
-
-    task: str
-    method: str
-    X: Floats  # [n, d] in the cube
-    y: Floats  # [n]
-    batch: NDArray[np.int64]  # [n], which batch a row belongs to
-    bounds: Floats
-    optimum: float | None = None  # of the task, where it is known
-
-    @classmethod
-    def of(
-        cls, task: str, method: str, batches: list[Evaluated], bounds: ArrayLike, optimum: float | None
-    ) -> Result:
-        """The batches of a run, one after the other."""
-        low_high = np.asarray(bounds, dtype=np.float64)
-        X = np.concatenate([low_high[:0], *(batch.proposal.X for batch in batches)])
-        y = np.concatenate([np.empty(0), *(batch.y for batch in batches)])
-        sizes = np.array([len(batch.y) for batch in batches], dtype=np.int64)
-        return cls(task, method, X, y, np.repeat(np.arange(len(batches)), sizes), low_high, optimum)
-
-    @property
-    def incumbent(self) -> Floats:
-        """The best value after each evaluation."""
-        return np.maximum.accumulate(self.y)
-
-    @property
-    def best_y(self) -> float:
-        return float(self.y.max())
-
-    @property
-    def best_x(self) -> Floats:
-        """The point of the best value, in the task's own units."""
-        low, high = self.bounds
-        return low + (high - low) * self.X[self.y.argmax()]
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def __repr__(self) -> str:
-        return f"Result({self.task}, {self.method}, {len(self)} evaluations, best {self.best_y:.6g})"
 
 
 def make_strategy(
@@ -125,11 +85,14 @@ def make_strategy(
 
 
 def optimise(
-    task: Task | str,
-    method: str = "dcsvgp",
+    task: Task | str | Callable[..., Any],
+    method: str | None = None,
     *,
-    evaluations: int = 1000,
-    batch_size: int = BATCH_SIZE,
+    bounds: ArrayLike | None = None,
+    space: Space | Mapping[str, Any] | None = None,
+    direction: str = MAXIMISE,
+    evaluations: int | None = None,
+    batch_size: int | None = None,
     seed: int = 0,
     folder: str | os.PathLike[str] | None = None,
     regions: int = 1,
@@ -139,12 +102,17 @@ def optimise(
     task_options: Mapping[str, Any] | None = None,
     plot: bool = True,
     verbose: bool = False,
-    callback: Callable[[Proposal, Floats], None] | None = None,
+    callback: Callable[..., None] | None = None,
     **settings: Any,
 ) -> Result:
-    """The evaluations of a run that maximises a task; ``evaluations`` includes the initial design.
+    """The evaluations of a run that optimises a function or a task, those of the initial design included.
 
-    ``task``: an object with ``name``, ``dims``, ``bounds`` and a call, or a name of `duogp.bo.tasks`.
+    ``task``: a function of one point, with ``bounds`` [(low, high), …] (it is given an array in these units)
+    or a ``space`` (it is given a dictionary of values), see `optimise_function`. Or an object with ``name``,
+    ``dims``, ``bounds`` and a call that takes a batch of points of the cube, or a name of `duogp.bo.tasks`;
+    what follows is for these.
+
+    ``direction``: "maximise" or "minimise"; tasks are maximised.
     ``method``: a GP of the registry inside TuRBO, "botorch" (its exact GP inside TuRBO) or "random".
     ``regions``: 1 is TuRBO-1, more are TuRBO-m; each starts with ``initial`` points, 2d by default. Given as
     an array [n, d] of points of the cube, ``initial`` are the first points of the run.
@@ -155,7 +123,43 @@ def optimise(
 
     With a ``folder`` every batch is written as soon as it is evaluated, and a run that was stopped continues
     with the proposal that would have come next. ``callback`` is called with every batch and its values.
+
+    A value that is not finite, and a call that raises, are failed evaluations: NaN in the result, and not
+    repeated. The run ends only where no evaluation at all succeeds.
     """
+    if bounds is not None or space is not None:
+        others: dict[str, Any] = {
+            "regions": regions != 1,
+            "perturbed": perturbed,
+            "task_options": task_options,
+        }
+        if given := [name for name, value in others.items() if value]:
+            raise ValueError(f"{', '.join(given)}: only for tasks, not for a function with bounds or a space")
+        return optimise_function(
+            cast("Callable[..., Any]", task),
+            bounds,
+            space,
+            method=method,
+            direction=direction,
+            evaluations=FEW_EVALUATIONS if evaluations is None else evaluations,
+            batch_size=batch_size or 1,
+            seed=seed,
+            folder=folder,
+            initial=initial,
+            candidates=candidates,
+            plot=plot,
+            verbose=verbose,
+            callback=callback,
+            **settings,
+        )
+    if not isinstance(task, str) and not hasattr(task, "dims"):
+        raise ValueError("a function needs bounds=[(low, high), …] or a space= to optimise it over")
+    if direction_of(direction) != MAXIMISE:
+        raise ValueError("tasks are maximised: give a function with bounds or a space to minimise it")
+    task = cast("Task | str", task)
+    method = METHOD if method is None else method
+    batch_size = BATCH_SIZE if batch_size is None else batch_size
+    evaluations = EVALUATIONS if evaluations is None else evaluations
     if evaluations < 1:
         raise ValueError(f"evaluations must be a positive integer, got {evaluations}")
     options = dict(task_options or {})
@@ -188,7 +192,7 @@ def optimise(
 
     def draw() -> None:
         if journal is not None and plot and batches:
-            save_incumbent(journal.folder / FIGURE, result())
+            draw_incumbent(journal.folder / FIGURE, result())
 
     drawn = time.monotonic()
     ours: AbstractContextManager[Any] = closing(cast(Any, what)) if isinstance(task, str) else nullcontext()
@@ -199,14 +203,14 @@ def optimise(
             proposal = strategy.ask(evaluations - known)
             if journal is not None:
                 journal.save_models(len(batches), strategy)
-            y = _evaluate(what, proposal)
+            y = _evaluate(what, proposal, any_before=any(np.isfinite(batch.y).any() for batch in batches))
             if journal is not None:
                 journal.append(len(batches), proposal, y)
                 journal.drop_models_before(len(batches))
             strategy.tell(proposal, y)
             batches.append(Evaluated(proposal, y))
             known += len(y)
-            best = max(float(batch.y.max()) for batch in batches)
+            best = result().best_y
             bar.advance(f"best {best:.5g}  {strategy.status}", len(y))
             if time.monotonic() - drawn > REDRAW:
                 draw()
@@ -227,14 +231,24 @@ def _task(task: Task | str, options: dict[str, Any]) -> Task:
     return task
 
 
-def _evaluate(task: Task, proposal: Proposal) -> Floats:
-    y = np.asarray(task(proposal.X), dtype=np.float64)
+def _evaluate(task: Task, proposal: Proposal, any_before: bool) -> Floats:
+    """The values of a batch; NaN where one is not finite, and for all of it where the task raises."""
+    failure: Exception | None = None
+    try:
+        y = np.asarray(task(proposal.X), dtype=np.float64)
+    except Exception as error:
+        y, failure = np.full(len(proposal), np.nan), error
     if y.shape != (len(proposal),):
         raise ValueError(f"task {task.name!r} must return {len(proposal)} values, got shape {y.shape}")
-    if not np.isfinite(y).all():
-        x = proposal.X[int(np.flatnonzero(~np.isfinite(y))[0])]
-        raise ValueError(f"task {task.name!r} is not finite at {x.tolist()} (of the cube)")
-    return y
+    wrong = np.flatnonzero(~np.isfinite(y))
+    if not len(wrong):
+        return y
+    told = f"task {task.name!r} failed at {proposal.X[wrong[0]].tolist()} (of the cube): "
+    told += "its value is not finite" if failure is None else f"{type(failure).__name__}: {failure}"
+    if len(wrong) == len(y) and not any_before:
+        raise RuntimeError(f"{told}; no evaluation has succeeded") from failure
+    warnings.warn(f"{told}; {len(wrong)} of {len(y)} evaluations", DuoGPWarning, stacklevel=3)
+    return np.where(np.isfinite(y), y, np.nan)
 
 
 def _checked_initial(initial: int | ArrayLike | None, dims: int) -> int | Floats | None:

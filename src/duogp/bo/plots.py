@@ -17,7 +17,7 @@ from duogp.plots.style import BLUE, FAINT, PALETTE, entitle, new_axes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from duogp.bo.loop import Result
+    from duogp.bo.results import Result
 
 
 def incumbent_plot(run: Result, ax: Axes | None = None) -> Axes:
@@ -26,10 +26,13 @@ def incumbent_plot(run: Result, ax: Axes | None = None) -> Axes:
     number = np.arange(1, len(run) + 1)
     ax.plot(number, run.y, ".", ms=3, color=FAINT, alpha=0.6, label="evaluations")
     ax.plot(number, run.incumbent, color=BLUE, lw=1.8, drawstyle="steps-post", label="best so far")
-    low = np.quantile(run.y, 0.02)  # without the very worst, which would compress the rest
-    margin = 0.05 * (run.best_y - low) or 1.0
-    ax.set_ylim(low - margin, run.best_y + margin)
-    return _labelled(ax, "value", legend=True)
+    upwards = run.direction == "maximise"
+    # without the very worst, which would compress the rest
+    worst = np.nanquantile(run.y, 0.02 if upwards else 0.98)
+    low, high = sorted((float(worst), run.best_y))
+    margin = 0.05 * (high - low) or 1.0
+    ax.set_ylim(low - margin, high + margin)
+    return _labelled(ax, "value", legend="lower right" if upwards else "upper right")
 
 
 def regret_plot(run: Result, ax: Axes | None = None) -> Axes:
@@ -60,7 +63,7 @@ def comparison_plot(
         number = np.arange(1, len(mean) + 1)
         ax.plot(number, mean, style, color=color, lw=1.6, label=label)
         ax.fill_between(number, mean - error, mean + error, color=color, alpha=0.15, lw=0)
-    return _labelled(ax, "best value", legend=True)
+    return _labelled(ax, "best value", legend="lower right")
 
 
 def mean_and_error(runs: Sequence[Floats]) -> tuple[Floats, Floats]:
@@ -89,11 +92,11 @@ def save_incumbent(path: Path, run: Result) -> None:
     write_atomically(path, picture.getvalue())
 
 
-def _labelled(ax: Axes, value: str, *, legend: bool = False) -> Axes:
+def _labelled(ax: Axes, value: str, *, legend: Any = None) -> Axes:
     ax.set_xlabel("evaluations")
     ax.set_ylabel(value)
-    if legend:
-        ax.legend(frameon=False, fontsize=8, loc="lower right")
+    if legend is not None:
+        ax.legend(frameon=False, fontsize=8, loc=legend)
     return ax
 
 

@@ -25,6 +25,9 @@ from duogp.bo.regions import TrustRegion, failure_tolerance
 from duogp.bo.strategies import CANDIDATES, DESIGN, DRAW, FIT, Floats, Proposal, Strategy
 from duogp.bo.surrogates import Surrogate
 
+#: Quartile of the values, from below, that a failed evaluation is given in the model.
+UNPROMISING = 0.25
+
 
 class Turbo(Strategy):
     """TuRBO-1, or TuRBO-m with several ``regions``; ``initial`` points start a region, 2d by default.
@@ -68,7 +71,7 @@ class Turbo(Strategy):
     # -- proposing -------------------------------------------------------------------------------------------
 
     def ask(self, most: int) -> Proposal:
-        designs = [self._design(i)[len(y) :] for i, y in enumerate(self.y)]  # what is left of them
+        designs = [self._missing(i) for i in range(len(self.regions))]
         if any(map(len, designs)):
             owners = np.repeat(np.arange(len(designs)), [len(design) for design in designs])
             return Proposal(np.concatenate(designs)[:most], owners[:most])
@@ -83,6 +86,13 @@ class Turbo(Strategy):
         chosen = distinct_maximisers(np.concatenate(values, 1))
         return Proposal(np.concatenate(points)[chosen], owners[chosen])
 
+    def _missing(self, i: int) -> Floats:
+        """What is left of the initial points; more where so many failed that there is nothing to fit."""
+        left = self._design(i)[len(self.y[i]) :]
+        if len(left) or not len(self.y[i]) or np.isfinite(self.y[i]).any():
+            return left
+        return latin_hypercube(2, self.dims, self.rng(DESIGN, i, self.regions[i].generation, self.batches))
+
     def _design(self, i: int) -> Floats:
         """The initial points of the present generation of a region."""
         generation = self.regions[i].generation
@@ -93,10 +103,10 @@ class Turbo(Strategy):
     def _learn(self, i: int) -> None:
         if self.surrogates[i].rows != len(self.y[i]):
             seed = self.number(FIT, self.batches, i)
-            self.surrogates[i] = self.surrogates[i].fit(self.X[i], self.y[i], seed)
+            self.surrogates[i] = self.surrogates[i].fit(self.X[i], without_failures(self.y[i]), seed)
 
     def _candidates(self, i: int) -> Floats:
-        centre = self.X[i][self.y[i].argmax()]
+        centre = self.X[i][np.nanargmax(self.y[i])]
         weights = normalised_weights(self.surrogates[i].lengthscales(), self.dims)
         low, high = trust_box(centre, self.regions[i].length, weights)
         rng = self.rng(CANDIDATES, self.batches, i)
@@ -115,7 +125,7 @@ class Turbo(Strategy):
             if len(before) < designed:  # a design is neither success nor failure
                 continue
             generation = region.generation
-            region.observe(before.max(), y[mine])
+            region.observe(_largest(before), y[mine])
             if region.generation != generation:
                 self.X[i], self.y[i] = self.X[i][:0], self.y[i][:0]
                 self.surrogates[i] = self.template
@@ -138,3 +148,13 @@ class Turbo(Strategy):
         for i, y in enumerate(self.y):
             if len(y) and (folder / str(i)).is_dir():
                 self.surrogates[i] = self.template.load(folder / str(i))
+
+
+def without_failures(y: Floats) -> Floats:
+    """Values [n] with the lower quartile of the others in place of NaN: enough to lead away from there."""
+    known = np.isfinite(y)
+    return y if known.all() else np.where(known, y, np.quantile(y[known], UNPROMISING))
+
+
+def _largest(y: Floats) -> float:
+    return float(np.nanmax(y)) if np.isfinite(y).any() else -np.inf
