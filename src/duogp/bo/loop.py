@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from duogp.bo.candidates import Floats
+from duogp.bo.choice import AUTO, EXACT
 from duogp.bo.journal import FIGURE, OPTIONS, Evaluated, Journal, read_batches, read_options
 from duogp.bo.plots import save_incumbent
 from duogp.bo.strategies import Proposal, RandomSearch, Strategy
@@ -108,9 +109,9 @@ def make_strategy(
         surrogate = BoTorchSurrogate()
     else:
         try:
-            METHODS[method]
+            METHODS[EXACT if method == AUTO else method]
         except ValueError as error:
-            raise ValueError(f"{error}; beside them there are {RANDOM!r} and {BOTORCH!r}") from None
+            raise ValueError(f"{error}; beside them there are {AUTO!r}, {RANDOM!r} and {BOTORCH!r}") from None
         surrogate = GPSurrogate.of(method, **settings)
     return Turbo(
         dims,
@@ -126,7 +127,7 @@ def make_strategy(
 
 def optimise(
     task: Task | str,
-    method: str = "dcsvgp",
+    method: str = AUTO,
     *,
     evaluations: int = 1000,
     batch_size: int = BATCH_SIZE,
