@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Self, cast
 import numpy as np
 import torch
 from botorch.acquisition.objective import PosteriorTransform
+from botorch.models import SingleTaskGP
 from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.model import FantasizeMixin
 from botorch.models.transforms.input import InputTransform
@@ -32,7 +33,8 @@ from gpytorch.models import GP as GPyTorchGP
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from duogp.bo.choice import AUTO, choose_method, default_settings
+from duogp.bo.choice import AUTO, choose_method, default_settings, mixed_kernel
+from duogp.bo.gpytorch_parts import CovarianceModule, MeanModule
 from duogp.bo.normals import botorch_likelihood, joint_normal
 from duogp.bo.processes import Conditioned, Draws, FittedProcess, Process, Selected, Stacked
 from duogp.bo.refit import STEPS, first_fit, is_surprised, optimisable, refit, untrained
@@ -44,6 +46,10 @@ from duogp.posterior.gp import GP
 
 #: State of an exact GP that is its data, which a constructor is given: no part of `state_dict`.
 OF_ROWS = ("basis.inducing", "basis.q.mean", "basis.row_noise", "basis.weight", "num_data")
+
+
+#: The least known noise variance, relative to the variance of the outcomes.
+LEAST_NOISE = 1e-6
 
 
 class Observed(NamedTuple):
@@ -58,8 +64,8 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
     """A GP for BoTorch: `DuoGPModel.fit(X, Y)`, or built untrained and trained by `fit_gpytorch_mll`.
 
     ``method`` is one of the registry; without one the model is the exact GP while that is affordable and a
-    sparse one above (`duogp.bo.choice`). Other keywords are `duogp.Settings`; device and dtype are those of
-    ``train_X`` unless they are given.
+    sparse one above (`duogp.bo.choice`). Other keywords are `duogp.Settings`, and ``categorical_features``,
+    columns of category codes; device and dtype are those of ``train_X`` unless they are given.
 
     Several outputs are independent, unless the GP mixes latent functions (``num_latents``): then their
     posterior is correlated. Batches of training data [*b, n, d] are models of their own. Inputs and outcomes
@@ -127,6 +133,8 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
     def _choose(self, method: str | None, settings: dict[str, Any]) -> None:
         """The method and all settings of the fit."""
         self._asked = (method, dict(settings))
+        if codes := settings.pop("categorical_features", None):
+            settings.setdefault("kernel", mixed_kernel(self.transform_inputs(self.train_X).shape[-1], codes))
         settings.setdefault("device", str(self.train_X.device))
         settings.setdefault("dtype", _name_of(self.train_X.dtype))
         if method is None or method == AUTO:
@@ -220,13 +228,10 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
     ) -> dict[str, Any]:
         """Arguments of the constructor from a BoTorch data set; options are ``method`` and settings.
 
-        Fidelities are inputs like any other. Categories need a kernel that knows them.
+        Fidelities are inputs like any other.
         """
-        if categorical_features and "kernel" not in options:
-            raise NotImplementedError(
-                "categorical inputs need a kernel of categories, or a one-hot encoding: give kernel=, for "
-                "example a product of duogp.kernels.ActiveDims of 'matern52' and of 'hamming'"
-            )
+        if categorical_features:
+            options["categorical_features"] = categorical_features
         return {**super().construct_inputs(training_data), **options}
 
     def custom_fit(self, mll: Any = None, **kwargs: Any) -> Any:
@@ -259,7 +264,8 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
         self._require_one("refit")
         before, after = getattr(self, "input_transform", None), self._transform
         inputs, outcomes, variances = self._transformed(X, Y, Yvar)
-        y, noise = _targets(outcomes), None if variances is None else _targets(variances)
+        y = _targets(outcomes)
+        noise = None if variances is None else _targets(_floored(variances, outcomes))
         new = _unseen(X, self.train_X)
         surprise = steps > 0 and is_surprised(
             self.gp, _array(inputs)[new], y[new], noise=None if noise is None else noise[new]
@@ -320,6 +326,33 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
         with torch.no_grad():
             outcomes = self._transformed(self.train_X, self.train_Y)[1]
         return outcomes.squeeze(-1) if self.num_outputs == 1 else outcomes.mT
+
+    def single_task_gp(self) -> SingleTaskGP:
+        """BoTorch's `SingleTaskGP` with the posterior of this exact GP, for what insists on that class.
+
+        `NoisyExpectedImprovement` does. One output, one data set.
+        """
+        process = self._whole()
+        one = isinstance(process, FittedProcess) and self.num_outputs == 1 and not self._observed
+        if not one or not self.gps[0].model.basis.points_are_rows:
+            raise ValueError("only an exact GP of one output and one data set is a SingleTaskGP")
+        assert isinstance(process, FittedProcess)
+        _, outcomes, noise = self._transformed(self.train_X, self.train_Y, self.train_Yvar)
+        shift, scale = self._shift.squeeze(), self._scale.squeeze()
+        model = SingleTaskGP(
+            self.train_X,
+            outcomes,
+            noise,
+            covar_module=CovarianceModule(process.form.prior, process.scaled, scale.square()),
+            mean_module=MeanModule(process.mean, process.scaled, shift, scale),
+            outcome_transform=None,
+        )
+        if noise is None:
+            model.likelihood = copy.deepcopy(self.likelihood)
+        for name in ("input_transform", "outcome_transform"):
+            if hasattr(self, name):
+                setattr(model, name, copy.deepcopy(getattr(self, name)))
+        return model.eval()
 
     def _set_transformed_inputs(self) -> None:
         """Does nothing: the frozen posterior does not use the training inputs."""
@@ -482,7 +515,9 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
                 "transforms that repeat rows are for prediction (transform_on_train=False)"
             )
         X, Y = _flat(inputs, 2), _flat(outcomes, 2)
-        noise = [None] * len(X) if variances is None else [_targets(v) for v in _flat(variances, 2)]
+        noise: list[Any] = [None] * len(X)
+        if variances is not None:
+            noise = [_targets(v) for v in _flat(_floored(variances, outcomes), 2)]
         return [(_array(x), _targets(y), v) for x, y, v in zip(X, Y, noise, strict=True)]
 
     def _copy(self) -> Self:
@@ -594,7 +629,8 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
         if self.train_Yvar is None:
             return None
         with torch.no_grad():
-            return self._transformed(self.train_X, self.train_Y, self.train_Yvar)[2]
+            _, outcomes, variances = self._transformed(self.train_X, self.train_Y, self.train_Yvar)
+        return _floored(variances, outcomes)
 
     def _noise(self, inputs: Tensor, asked: bool | Tensor) -> Tensor | None:
         """Noise variances at the inputs: [..., q or 1, m] in the units of the transformed Y."""
@@ -688,6 +724,11 @@ def _names_of_rows(model: DuoGPModel, prefix: str) -> list[str]:
 
 def _after_loading(model: DuoGPModel, _: Any) -> None:
     model._after_loading()
+
+
+def _floored(variances: Tensor, outcomes: Tensor) -> Tensor:
+    """Known noise variances, kept above rounding: who knows a value exactly says 0."""
+    return torch.maximum(variances, LEAST_NOISE * outcomes.var(-2, keepdim=True).clamp_min(LEAST_NOISE))
 
 
 def _check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:

@@ -8,7 +8,9 @@ the evidence of twenty lengthscales nearly flat.
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ from numpy.typing import NDArray
 from duogp.api import fit
 from duogp.errors import DuoGPWarning
 from duogp.fitting.dataset import hold_out
+from duogp.fitting.factories import lengthscale_prior
+from duogp.kernels import ActiveDims, Hamming, Kernel, Matern52, Product, Scale, Sum
 from duogp.methods.settings import BY_DIMENSION, Settings
 from duogp.numerics.parameters import LogNormalPrior
 from duogp.posterior.gp import GP
@@ -72,6 +76,24 @@ def default_settings(settings: dict[str, Any]) -> dict[str, Any]:
     if settings.get("likelihood", "gaussian") != "gaussian":
         del own["noise_prior"]
     return own | settings
+
+
+def mixed_kernel(dims: int, categorical: Sequence[int]) -> Kernel:
+    """Of numbers and category codes: k(x) + k(c) + k′(x) k′(c), so that categories may share what they show."""
+    codes = sorted({c % dims for c in categorical})
+    numbers = [i for i in range(dims) if i not in codes]
+
+    def of_codes() -> Kernel:
+        return ActiveDims(Hamming(len(codes)), codes)
+
+    def of_numbers() -> Kernel:
+        prior = lengthscale_prior(Settings.of(SETTINGS), len(numbers))
+        start = 0.5 * math.sqrt(len(numbers))
+        return ActiveDims(Matern52(len(numbers), lengthscale=start, prior=prior), numbers)
+
+    if not numbers:
+        return Scale(of_codes())
+    return Sum(Scale(of_numbers()), Scale(of_codes()), Scale(Product(of_numbers(), of_codes())))
 
 
 def decoupling_helps(X: Any, y: Any, settings: dict[str, Any], *, noise: Any = None) -> bool:
