@@ -9,6 +9,7 @@ from gpytorch.constraints import GreaterThan
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods import GaussianLikelihood as GPyTorchNoise
+from gpytorch.settings import min_fixed_noise
 from linear_operator import to_linear_operator
 from linear_operator.operators import BlockDiagLinearOperator
 from torch import Tensor, nn
@@ -71,6 +72,7 @@ def botorch_likelihood(model: DuoGPModel, known: Tensor | None) -> nn.Module:
     ``known`` [*b, n, m]: the given variances of the rows. A likelihood that gpytorch has not is our own.
     """
     if known is not None:
+        known = known.clamp_min(min_fixed_noise.value(known.dtype))
         return FixedNoiseGaussianLikelihood(noise=known.squeeze(-1) if model.num_outputs == 1 else known.mT)
     own = model.gps[0].model.likelihood
     if not isinstance(own, GaussianLikelihood):

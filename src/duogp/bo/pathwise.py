@@ -67,14 +67,7 @@ class DrawnPaths(SamplePath):
         dims = len(shape)
         if not dims:
             return self._outputs(self.paths(x), several)[0]
-        own = batch[-dims:]
-        if (
-            len(batch) >= dims
-            and own != shape
-            and any(b not in (1, s) for b, s in zip(own, shape, strict=True))
-        ):
-            raise ValueError(f"X has batches {tuple(batch)}, the draws are {tuple(shape)}")
-        if len(batch) < dims or own != shape:
+        if len(batch) < dims or batch[-dims:] != shape:  # every draw at all of x
             return self._outputs(self.paths(x), several).unflatten(0, shape)
         lead = len(batch) - dims
         each = self._outputs(self.paths(x.flatten(lead, -3)), several)  # [samples, *lead, samples, ...]
