@@ -42,7 +42,8 @@ def strategy(initial: int, **options: Any) -> GenerationStrategy:
         nodes=[
             GenerationNode(name="Sobol", generator_specs=[sobol], transition_criteria=[start]),
             GenerationNode(
-                name="duogp", generator_specs=[GeneratorSpec(Generators.BOTORCH_MODULAR, generator_kwargs=own)]
+                name="duogp",
+                generator_specs=[GeneratorSpec(Generators.BOTORCH_MODULAR, generator_kwargs=own)],
             ),
         ],
     )

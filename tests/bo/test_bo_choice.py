@@ -38,7 +38,7 @@ def test_the_exact_gp_while_it_is_affordable(monkeypatch):
 
 def test_a_gpu_affords_more_rows_and_a_loop_fewer():
     assert exact_is_affordable(4000, "cuda") and not exact_is_affordable(4000, "cpu")
-    assert exact_is_affordable(1500, "cpu") and not exact_is_affordable(1500, "cpu", refits=True)
+    assert exact_is_affordable(900, "cpu") and not exact_is_affordable(900, "cpu", refits=True)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ def test_a_model_that_is_surprised_is_fitted_anew(monkeypatch):
         return first(X, *arguments, **settings)
 
     monkeypatch.setattr(botorch_model, "first_fit", counted)
+    monkeypatch.setattr(botorch_model, "ANEW_ROWS", 10)
     X, Y = data(30)
     model = DuoGPModel.fit(X[:20], Y[:20])
     again = model.refit(X, Y)
@@ -71,6 +72,11 @@ def test_a_model_that_is_surprised_is_fitted_anew(monkeypatch):
     assert fits == [20, 30]
     model.refit(X, elsewhere, steps=0)  # hyperparameters were asked to stay
     assert fits == [20, 30] and anew.gp.model.num_data == 30
+    monkeypatch.setattr(botorch_model, "ANEW_ROWS", 100)  # few rows are fitted anew in any case
+    model.refit(X[:25], Y[:25])
+    assert fits == [20, 30, 25]
+    model.refit(X[:25], Y[:25], steps=3)  # unless so many steps are asked for
+    assert fits == [20, 30, 25]
 
 
 def test_rows_held_out_say_when_decoupled_kernels_stop():

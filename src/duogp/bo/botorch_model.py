@@ -33,7 +33,15 @@ from gpytorch.models import GP as GPyTorchGP
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from duogp.bo.choice import AUTO, choose_method, default_settings, mixed_kernel
+from duogp.bo.choice import (
+    ANEW_ROWS,
+    AUTO,
+    EXACT,
+    POINTS,
+    choose_method,
+    default_settings,
+    mixed_kernel,
+)
 from duogp.bo.gpytorch_parts import CovarianceModule, MeanModule
 from duogp.bo.normals import botorch_likelihood, joint_normal
 from duogp.bo.processes import Conditioned, Draws, FittedProcess, Process, Selected, Stacked
@@ -141,6 +149,8 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
             settings = default_settings(settings)
             X, y, noise = self._tables()[0]
             method = choose_method(X, y, settings, noise=noise)
+            if method != EXACT:
+                settings.setdefault("num_inducing", POINTS)
         elif optimisable(method).is_deep:
             raise ValueError(
                 f"the posterior of {method!r} is no Gaussian: it works inside duogp.bo.optimise, not here"
@@ -251,14 +261,15 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
         self._install(fitted)
 
     def refit(
-        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, *, steps: int = STEPS, **changes: Any
+        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, *, steps: int | None = None, **changes: Any
     ) -> Self:
         """A new model of all of these observations, started from the parameters of this one.
 
         Rows that this model has not seen are predicted first. Where it is off by more of its own standard
-        deviations than it may be, it is not trained further but fitted anew, transforms and scales included.
-        With ``steps=0`` hyperparameters and inducing points stay in any case, and q(u) is solved for where it
-        has a closed form.
+        deviations than it may be, it is not trained further but fitted anew, transforms and scales included;
+        so is an exact GP of few rows, unless ``steps`` are given (50 otherwise). With ``steps=0``
+        hyperparameters and inducing points stay in any case, and q(u) is solved for where it has a closed
+        form.
         """
         _check_data(X, Y, Yvar)
         self._require_one("refit")
@@ -267,12 +278,14 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
         y = _targets(outcomes)
         noise = None if variances is None else _targets(_floored(variances, outcomes))
         new = _unseen(X, self.train_X)
-        surprise = steps > 0 and is_surprised(
-            self.gp, _array(inputs)[new], y[new], noise=None if noise is None else noise[new]
-        )
+        anew = steps is None and self.gp.model.basis.points_are_rows and len(X) <= ANEW_ROWS
+        steps = STEPS if steps is None else steps
         method, settings = self._asked
-        outgrown = steps > 0 and method in (None, AUTO) and self._method_for(inputs, y, noise) != self._method
-        if (surprise or outgrown) and self._settings:
+        if steps and not anew:
+            own = None if noise is None else noise[new]
+            anew = is_surprised(self.gp, _array(inputs)[new], y[new], noise=own)
+            anew |= method in (None, AUTO) and self._method_for(inputs, y, noise) != self._method
+        if anew and self._settings:
             transforms = {"input_transform": before, "outcome_transform": after}
             copies: dict[str, Any] = {name: copy.deepcopy(t) for name, t in transforms.items()}
             return type(self).fit(X, Y, method, Yvar=Yvar, **copies, **settings | changes)
@@ -289,7 +302,7 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
 
     def _method_for(self, inputs: Tensor, y: NDArray[np.float64], noise: Any) -> str:
         """The default for so many rows; it is asked again only where their number leaves the exact GP."""
-        if self._method != "exact":
+        if self._method != EXACT:
             return self._method
         return choose_method(_array(inputs), y, self._settings, noise=noise)
 
