@@ -9,13 +9,14 @@ import pytest
 import torch
 
 import duogp
-from duogp.bo import GPSurrogate, choice
+from duogp.bo import GPSurrogate, choice, optimise
 from duogp.bo.choice import choose_method, default_settings, exact_is_affordable, mixed_kernel
 from duogp.fitting.factories import lengthscale_prior
 from duogp.kernels import RBF, Stationary
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
 from duogp.numerics.parameters import GammaPrior, LogNormalPrior
+from helpers.bowl import Bowl
 
 
 def rows(n: int = 30, d: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -157,3 +158,17 @@ def test_the_kernel_of_numbers_and_categories():
     K = kernel(x, x).detach()
     assert K[0, 1] < K[0, 0] == pytest.approx(3.0)
     assert mixed_kernel(1, [0]).categorical_columns(1) == {0}
+
+
+# -- a run on disk -------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_run_of_the_default_goes_on(tmp_path, monkeypatch):
+    """Also where the model goes over from exact to sparse after the stop."""
+    monkeypatch.setattr(choice, "EXACT_ROWS_OF_LOOPS", {"cpu": 16, "cuda": 16})
+    options = {"batch_size": 5, "initial": 8, "first_steps": 5, "steps": 3, "plot": False}
+    whole = optimise(Bowl(3), evaluations=28, **options)
+    assert whole.method == "auto"
+    optimise(Bowl(3), evaluations=13, folder=tmp_path / "run", **options)
+    resumed = optimise(Bowl(3), evaluations=28, folder=tmp_path / "run", **options)
+    np.testing.assert_array_equal(resumed.X, whole.X)

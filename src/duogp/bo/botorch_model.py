@@ -224,6 +224,7 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
         model._method, model._settings = gp.method.name, {}
         own = copy.copy(gp)
         own.model = copy.deepcopy(gp.model).to(X.device)
+        own.settings = gp.settings.but(device=str(X.device))
         own._form = own._likelihood64 = None
         model._install([own])
         return model
