@@ -31,6 +31,8 @@ def test_the_exact_gp_while_it_is_affordable(monkeypatch):
     X, y = rows()
     assert choose_method(X, y, {"device": "cpu"}) == "exact"
     monkeypatch.setattr(choice, "EXACT_ROWS", {"cpu": 20, "cuda": 20})
+    assert choose_method(X, y, {"device": "cpu"}) == "svgp"
+    monkeypatch.setattr(choice, "DECOUPLED_ROWS", 20)
     answers = iter([True, False])
     monkeypatch.setattr(choice, "decoupling_helps", lambda *_, **__: next(answers))
     assert choose_method(X, y, {"device": "cpu"}) == "dcsvgp"
