@@ -15,5 +15,9 @@ class NumericalWarning(DuoGPWarning):
     """A numerical difficulty in training, and the recovery: more jitter, a rollback, a smaller step."""
 
 
+class NumericalError(ArithmeticError):
+    """A fit that ended in numbers that are not finite."""
+
+
 class SavedModelError(ValueError):
     """A folder that is no saved model, is damaged, was changed, or needs classes that were not given."""

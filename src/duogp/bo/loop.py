@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from duogp.bo.candidates import Floats
+from duogp.bo.choice import AUTO, EXACT
 from duogp.bo.functions import FEW_EVALUATIONS, draw_incumbent, optimise_function
 from duogp.bo.journal import FIGURE, OPTIONS, Evaluated, Journal, read_batches, read_options
 from duogp.bo.results import Result
@@ -29,7 +30,7 @@ from duogp.training.progress import Progress
 #: Strategies that are not methods of the registry.
 RANDOM, BOTORCH = "random", "botorch"
 #: GP of TuRBO on tasks, evaluations and points of a batch where none are given.
-METHOD, EVALUATIONS, BATCH_SIZE = "dcsvgp", 1000, 10
+METHOD, EVALUATIONS, BATCH_SIZE = AUTO, 1000, 10
 #: Seconds between two figures of the incumbent.
 REDRAW = 10.0
 
@@ -68,9 +69,9 @@ def make_strategy(
         surrogate = BoTorchSurrogate()
     else:
         try:
-            METHODS[method]
+            METHODS[EXACT if method == AUTO else method]
         except ValueError as error:
-            raise ValueError(f"{error}; beside them there are {RANDOM!r} and {BOTORCH!r}") from None
+            raise ValueError(f"{error}; beside them there are {AUTO!r}, {RANDOM!r} and {BOTORCH!r}") from None
         surrogate = GPSurrogate.of(method, **settings)
     return Turbo(
         dims,

@@ -63,18 +63,20 @@ class DrawnPaths(SamplePath):
         several = self.paths.model.num_outputs > 1
         if several:  # the caller has inserted a dimension for the outputs before the points
             x = x.squeeze(-3)
-        batch = x.shape[:-2]
-        values = self.paths(x)  # [samples, *b, n, m]
-        values = values.mT if several else values.squeeze(-1)
-        if not self.sample_shape:
-            return values[0]
-        if len(self.sample_shape) > 1:
-            raise NotImplementedError("paths of one sample dimension only")
-        if batch and batch[-1] not in (1, self.sample_shape[0]):
-            raise ValueError(f"X has batches {tuple(batch)}, the draws are {tuple(self.sample_shape)}")
-        if batch and batch[-1] == self.sample_shape[0]:  # [samples, ..., samples, n] → its diagonal
-            return values.diagonal(dim1=0, dim2=len(batch)).movedim(-1, len(batch) - 1)
-        return values
+        shape, batch = self.sample_shape, x.shape[:-2]
+        dims = len(shape)
+        if not dims:
+            return self._outputs(self.paths(x), several)[0]
+        if len(batch) < dims or batch[-dims:] != shape:  # every draw at all of x
+            return self._outputs(self.paths(x), several).unflatten(0, shape)
+        lead = len(batch) - dims
+        each = self._outputs(self.paths(x.flatten(lead, -3)), several)  # [samples, *lead, samples, ...]
+        return each.diagonal(dim1=0, dim2=1 + lead).movedim(-1, lead).unflatten(lead, shape)
+
+    @staticmethod
+    def _outputs(values: Tensor, several: bool) -> Tensor:
+        """Values [..., n, m] as BoTorch's paths give them: [..., n], or [..., m, n]."""
+        return values.mT if several else values.squeeze(-1)
 
 
 @DrawMatheronPaths.register(DuoGPModel)

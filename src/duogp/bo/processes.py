@@ -9,7 +9,8 @@ condition it like any other, whatever basis it came from:
 
 Hyperparameters, inducing points and q(u) stay; nothing is approximated beyond them. The covariance does not
 depend on y*, so many fantasies y* share one factorisation. A sample path is conditioned by Matheron's rule
-with the same factor. Everything here is float64, in the scaled units of the fit; batches *b come first:
+with the same factor. Everything here is float64; x is in the user's units, f in the scaled ones of the fit;
+batches *b come first:
 
     x [*b, q, d]    mean [*b, latent, q]    covariance [*b, latent, q, q′]
 """
@@ -41,6 +42,7 @@ class Points:
     mean: Tensor  # [*b, latent, q]
     features: tuple[Tensor, ...]  # each [*b, latent, r, q]
     inner: Points | None = None  # the same rows under the process that this one is made from
+    each: tuple[Points, ...] = ()  # under every process of a stack
 
 
 class Process(ABC):
@@ -75,13 +77,14 @@ class Process(ABC):
 
 
 class FittedProcess(Process):
-    """The posterior of a fitted model: its `FrozenPosterior` and its prior mean."""
+    """The posterior of a fitted model: its `FrozenPosterior`, its prior mean, the scaling of its inputs."""
 
-    def __init__(self, form: FrozenPosterior, mean: nn.Module) -> None:
-        self.form, self.mean = form, mean
+    def __init__(self, form: FrozenPosterior, mean: nn.Module, scaled: Callable[[Tensor], Tensor]) -> None:
+        self.form, self.mean, self.scaled = form, mean, scaled
 
     def at(self, x: Tensor) -> Points:
-        form = self.form
+        """Rows with their features; their x is the scaled one."""
+        form, x = self.form, self.scaled(x)
         rows = x.reshape(1, 1, -1, x.shape[-1])  # all rows in one product, whatever their batches
         k = {p: p(rows) for p in {form.mean_probe, form.residual_probe, form.explained_probe}}
         mean = project(k[form.mean_probe], form.mean_weights) + self.mean(rows)
@@ -97,13 +100,14 @@ class FittedProcess(Process):
         return prior - phi_a.mT @ phi_b + psi_a.mT @ psi_b
 
     def prior_variance(self, x: Tensor) -> Tensor:
-        return self.form.prior.diag(x[None].unsqueeze(-3)).squeeze(0)
+        return self.form.prior.diag(self.scaled(x)[None].unsqueeze(-3)).squeeze(0)
 
     def sample_paths(self, num: int, generator: torch.Generator, num_features: int = 1024) -> Draws:
         with torch.no_grad():
             draw = self.form.sample_paths(num, generator, num_features)
 
         def path(x: Tensor) -> Tensor:
+            x = self.scaled(x)
             rows = x.reshape(1, 1, -1, x.shape[-1])
             return _in_batches(draw(rows)[:, 0] + self.mean(rows), x, 1)
 
@@ -114,7 +118,7 @@ class Selected(Process):
     """Some of the latent functions."""
 
     def __init__(self, base: Process, index: Sequence[int]) -> None:
-        self.base, self.index = base, torch.as_tensor(list(index))
+        self.base, self.index = base, list(index)
         self.batch_shape = base.batch_shape
 
     def at(self, x: Tensor) -> Points:
@@ -137,6 +141,53 @@ class Selected(Process):
         return lambda x: path(x)[..., self.index, :]
 
 
+class Stacked(Process):
+    """Processes of equal shape, one for each index of a batch: x broadcasts to [*b′, *batch, q, d]."""
+
+    def __init__(self, processes: Sequence[Process], batch_shape: torch.Size) -> None:
+        self.processes, self.batch_shape = list(processes), batch_shape
+
+    def at(self, x: Tensor) -> Points:
+        x = self._spread(x)
+        each = tuple(p.at(rows) for p, rows in zip(self.processes, self._parts(x), strict=True))
+        return Points(x, self._stack([points.mean for points in each], x), (), each=each)
+
+    def covariance(self, a: Points, b: Points) -> Tensor:
+        pairs = zip(self.processes, a.each, b.each, strict=True)
+        parts = torch.broadcast_tensors(*(process.covariance(c, d) for process, c, d in pairs))
+        lead = parts[0].dim() - 3
+        return torch.stack(parts, lead).unflatten(lead, self.batch_shape)
+
+    def prior_variance(self, x: Tensor) -> Tensor:
+        x = self._spread(x)
+        each = zip(self.processes, self._parts(x), strict=True)
+        return self._stack([process.prior_variance(rows) for process, rows in each], x)
+
+    def sample_paths(self, num: int, generator: torch.Generator, num_features: int = 1024) -> Draws:
+        paths = [process.sample_paths(num, generator, num_features) for process in self.processes]
+
+        def path(x: Tensor) -> Tensor:
+            x = self._spread(x)
+            each = zip(paths, self._parts(x), strict=True)
+            return self._stack([draw(rows) for draw, rows in each], x, 1)
+
+        return path
+
+    def _spread(self, x: Tensor) -> Tensor:
+        """x with the dimensions of the batch."""
+        return x.expand(*torch.broadcast_shapes(x.shape[:-2], self.batch_shape), *x.shape[-2:])
+
+    def _parts(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The rows [*b′, q, d] of every process."""
+        lead = x.dim() - 2 - len(self.batch_shape)
+        return x.flatten(lead, -3).unbind(lead)
+
+    def _stack(self, parts: Sequence[Tensor], x: Tensor, before: int = 0) -> Tensor:
+        """Parts [..., *b′, latent, q] as [..., *b′, *batch, latent, q]; ``before``: dimensions before b′."""
+        lead = before + x.dim() - 2 - len(self.batch_shape)
+        return torch.stack(list(parts), lead).unflatten(lead, self.batch_shape)
+
+
 class Conditioned(Process):
     """A process after y [*b′, latent, n] was observed at x [*b, n, d] with noise variances [..., latent, n].
 
@@ -144,7 +195,7 @@ class Conditioned(Process):
     """
 
     def __init__(self, base: Process, x: Tensor, y: Tensor, noise: Tensor) -> None:
-        self.base = base
+        self.base, self.x = base, x
         self.points = base.at(x)
         covariance = base.covariance(self.points, self.points)
         self.noise = noise.expand(*covariance.shape[:-3], *y.shape[-2:])
@@ -178,7 +229,7 @@ class Conditioned(Process):
             """x with all batch dimensions, so that those of the draws come before them."""
             return x.expand(*torch.broadcast_shapes(x.shape[:-2], self.batch_shape), *x.shape[-2:])
 
-        known = before(in_every_batch(self.points.x))  # [num, *b′, latent, n]
+        known = before(in_every_batch(self.x))  # [num, *b′, latent, n]
         epsilon = torch.randn(known.shape, generator=generator, dtype=torch.float64).to(known.device)
         missing = self.target - known - self.noise.sqrt() * epsilon
         white = torch.linalg.solve_triangular(self.root, missing.unsqueeze(-1), upper=False)

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from duogp.bo.candidates import Floats
-from duogp.bo.refit import STEPS, first_fit, refit
+from duogp.bo.choice import AUTO, EXACT, SPARSE, exact_is_affordable, reads_only_sparse
+from duogp.bo.refit import STEPS, first_fit, is_surprised, refit
 from duogp.io import load as load_model
 from duogp.kernels import Deep, Scale, Stationary
 from duogp.likelihoods import GaussianLikelihood
@@ -39,7 +40,12 @@ FIRST_LENGTHSCALE, FIRST_NOISE = 0.5, 5e-3
 #: Rows from which on refits take minibatches, unless the user has chosen a solver: a closed form, with all
 #: rows in every step, then costs more than it gains.
 MANY_ROWS = 1000
-MINIBATCHES = {"solver": "stochastic", "batch_size": 250, "learning_rate": 0.02, "dtype": "float32"}
+MINIBATCHES: dict[str, Any] = {
+    "solver": "stochastic",
+    "batch_size": 250,
+    "learning_rate": 0.02,
+    "dtype": "float32",
+}
 #: Epochs of the first fit and of a refit with a network, which overfits a few thousand rows unless it is
 #: stopped: as in the latent-space optimisation of molecules by Maus et al. (2022).
 FIRST_EPOCHS, EPOCHS = 20, 2
@@ -80,7 +86,10 @@ class Surrogate(ABC):
 
 @dataclass(frozen=True)
 class GPSurrogate(Surrogate):
-    """A GP of the registry, refitted from its present parameters."""
+    """A GP of the registry, refitted from its present parameters; "auto": exact, and sparse for many rows.
+
+    New values are predicted before they are learned: an exact GP that they surprise is fitted anew.
+    """
 
     method: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -89,13 +98,16 @@ class GPSurrogate(Surrogate):
     gp: GP | None = None
 
     @classmethod
-    def of(cls, method: str, **settings: Any) -> GPSurrogate:
+    def of(cls, method: str | None = None, **settings: Any) -> GPSurrogate:
         """A surrogate with TuRBO's settings, replaced by those of the user.
 
         ``steps`` of a refit (50; with a network two epochs) and ``first_steps`` of the first fit;
         ``minibatch``: rows of a step, since the ``batch_size`` of an optimisation is that of a proposal.
         """
-        entry = METHODS[method]
+        auto = method is None or method == AUTO
+        if auto and reads_only_sparse(settings):
+            auto, method = False, SPARSE
+        entry = METHODS[EXACT if method is None or auto else method]
         first, steps = settings.pop("first_steps", None), settings.pop("steps", None)
         if "minibatch" in settings:
             settings["batch_size"] = settings.pop("minibatch")
@@ -119,32 +131,56 @@ class GPSurrogate(Surrogate):
         if entry.has_network:
             own |= NETWORKS
         Settings.of(own | settings)  # errors are raised here, not after the initial design
-        return cls(entry.name, own | settings, first, steps)
+        return cls(AUTO if auto else entry.name, own | settings, first, steps)
 
     def fit(self, X: Floats, y: Floats, seed: int) -> GPSurrogate:
         centre, scale = standard_units(y)
         u, z = _spread_out(X), (y - centre) / scale
-        if self.gp is None:
+        method = self._method_of(len(y))
+        if self.gp is None or self._is_surprised(X, y):
             settings = {"random_state": seed, **self.settings}
             if (steps := self.first_steps) is not None:
                 settings |= {"steps": steps, "epochs": None}
-            gp = first_fit(u, z, self.method, callbacks=[keep_in_bounds], **settings)
+            gp = first_fit(u, z, method, callbacks=[keep_in_bounds], **settings)
         else:
-            changes = MINIBATCHES if self._has_outgrown_its_closed_form(len(y)) else {}
+            changes = MINIBATCHES if self._has_outgrown_its_closed_form(len(y), method) else {}
             steps = self._steps(len(y))
-            gp = refit(self.gp, u, z, steps=steps, callbacks=[keep_in_bounds], seed=seed, **changes)
+            own: dict[str, Any] = {
+                "steps": steps,
+                "callbacks": [keep_in_bounds],
+                "seed": seed,
+                "method": method,
+            }
+            gp = refit(self.gp, u, z, **own, **changes)
         return replace(self, gp=gp, rows=len(y), centre=centre, scale=scale)
+
+    def _method_of(self, rows: int) -> str:
+        if self.method != AUTO:
+            return self.method
+        device = Settings.of(self.settings).torch_device
+        return EXACT if exact_is_affordable(rows, device, refits=True) else SPARSE
+
+    def _is_surprised(self, X: Floats, y: Floats) -> bool:
+        """Whether the values since the last fit are farther off than the model thought possible.
+
+        Asked where a new fit is cheap, of the exact GP; β₂ = 1 keeps decoupled kernels from overfitting.
+        """
+        assert self.gp is not None
+        if not self.gp.model.basis.points_are_rows or len(y) >= MANY_ROWS:
+            return False
+        new = slice(self.rows, None)
+        return is_surprised(self.gp, _spread_out(X[new]), (y[new] - self.centre) / self.scale)
 
     def _steps(self, rows: int) -> int:
         if self.steps is not None:
             return self.steps
-        if not METHODS[self.method].has_network:
+        if self.method == AUTO or not METHODS[self.method].has_network:
             return STEPS
         return EPOCHS * -(-rows // min(rows, self.settings["batch_size"]))
 
-    def _has_outgrown_its_closed_form(self, rows: int) -> bool:
+    def _has_outgrown_its_closed_form(self, rows: int, method: str) -> bool:
         assert self.gp is not None
-        solved = self.gp.history.solver == "closed-form" and not self.gp.model.basis.points_are_rows
+        solved = self.gp.history.solver == "closed-form" and not METHODS[method].recipe.points_are_rows
         return rows >= MANY_ROWS and solved and "solver" not in self.settings
 
     def draw(self, X: Floats, n: int, seed: int) -> Floats:

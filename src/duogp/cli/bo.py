@@ -49,7 +49,7 @@ def bo(
     method: Annotated[
         str | None,
         typer.Option(
-            help="Of a task: a name that `duogp methods` lists (dcsvgp), botorch (its exact GP) or random; "
+            help="Of a task: auto, a name that `duogp methods` lists, botorch (its exact GP) or random; "
             "of a program: model, turbo, thompson, random or a GP inside turbo."
         ),
     ] = None,

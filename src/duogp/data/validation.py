@@ -89,6 +89,14 @@ def as_row_vector(
     return array.astype(np.float64, copy=False)
 
 
+def as_row_noise(values: Any, n: int) -> NDArray[np.float64]:
+    """Known noise variances: one for each row, [n], or one for each row and output, [n, outputs]."""
+    array, _ = _to_array(values, "noise")
+    if array.ndim != 2:
+        return as_row_vector(values, n, "noise")[:, None]
+    return np.stack([as_row_vector(column, n, "noise") for column in array.T], 1)
+
+
 def _to_array(data: Any, name: str) -> tuple[NDArray, list[str] | None]:
     """A real floating-point array of any shape, and its column labels where the source has them."""
     if scipy.sparse.issparse(data) or (isinstance(data, torch.Tensor) and data.layout != torch.strided):

@@ -271,7 +271,7 @@ def _table(data: Dataset, plan: Plan, x_scalers: list[Scaler], y_scalers: list[S
     weight = None if data.weights is None else tensor(data.weights)
     if len(plan.train) == 1 or settings.standardize is False:
         xs, ys = x_scalers[0], y_scalers[0]
-        row_noise = None if noise is None else tensor(noise[:, None] / ys.scale**2)
+        row_noise = None if noise is None else tensor(noise / ys.scale**2)
         return Table(
             tensor(xs.transform(X), dtype), tensor(ys.transform(y), dtype), row_noise, weight, None, dtype
         )
@@ -282,7 +282,7 @@ def _table(data: Dataset, plan: Plan, x_scalers: list[Scaler], y_scalers: list[S
             for name in ("shift", "scale")
         )
     )
-    row_noise = None if noise is None else tensor(np.repeat(noise[:, None], y.shape[1], 1))
+    row_noise = None if noise is None else tensor(np.broadcast_to(noise, y.shape))
     return Table(tensor(X), tensor(y), row_noise, weight, scaling, dtype)
 
 

@@ -51,7 +51,7 @@ def _unread(method: Method, settings: Settings) -> set[str]:
     if settings.solver in ("closed-form", "stochastic"):
         idle |= {"natural_rate", "mean_rule"}
     if isinstance(settings.likelihood, Likelihood):
-        idle |= {"initial_noise", "noise_floor", "learn_noise"}
+        idle |= {"initial_noise", "noise_floor", "learn_noise", "noise_prior"}
     if not isinstance(settings.kernel, str):
-        idle |= {"ard", "output_scale", "initial_lengthscale", "initial_scale"}
+        idle |= {"ard", "output_scale", "initial_lengthscale", "initial_scale", "lengthscale_prior"}
     return idle

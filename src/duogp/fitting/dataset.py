@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duogp.data.targets import Target, raw_target, read_target, with_validation
-from duogp.data.validation import as_matrix, as_row_vector, column_names
+from duogp.data.validation import as_matrix, as_row_noise, as_row_vector, column_names
 from duogp.fitting.factories import is_gaussian, target_kind
 from duogp.means import CrossFit
 from duogp.methods.settings import Settings
@@ -32,7 +32,7 @@ class Dataset:
 
     X: NDArray
     target: Target
-    noise: NDArray[np.float64] | None  # known variance of every row
+    noise: NDArray[np.float64] | None  # known variances of every row, [N, 1 or outputs]
     weights: NDArray[np.float64] | None
     rows: list[Rows]  # of every replicate, all of one size
     validation_rows: list[Rows] | None  # as given; None: a plan may split some off
@@ -62,8 +62,9 @@ class Dataset:
         held_out = None if validation is None else [np.arange(n, len(matrix))]
         pad, rows = len(matrix) - n, np.arange(n)
         if noise is not None:  # the noise of validation rows is not known apart: the median stands in
-            noise = as_row_vector(noise, n, "noise")
-            noise = np.concatenate([noise, np.full(pad, np.median(noise))])
+            noise = as_row_noise(noise, n)
+            middle = np.median(noise, 0, keepdims=True)
+            noise = np.concatenate([noise, np.repeat(middle, pad, 0)])
         if sample_weight is not None:
             weights = as_row_vector(sample_weight, n, "sample_weight", allow_zero=True)
             if not weights.any():
@@ -90,7 +91,7 @@ class Dataset:
         """Several sets of rows of one table, one for each replicate."""
         matrix = as_matrix(X, "X")
         n = len(matrix)
-        noise = None if noise is None else as_row_vector(noise, n, "noise")
+        noise = None if noise is None else as_row_noise(noise, n)
         if sample_weight is not None:
             sample_weight = as_row_vector(sample_weight, n, "sample_weight", allow_zero=True)
         return cls._checked(
@@ -114,6 +115,11 @@ class Dataset:
         target = read_target(y, n, target_kind(settings.likelihood))
         if noise is not None and not is_gaussian(settings):
             raise ValueError(f"noise= is for Gaussian likelihoods, got likelihood={settings.likelihood!r}")
+        if noise is not None and noise.shape[1] not in (1, target.outputs):
+            raise ValueError(
+                f"noise: expected one number per row, or per row and output, shape ({n}, {target.outputs}), "
+                f"got shape {noise.shape}"
+            )
         seeds = [settings.random_state + r for r in range(len(rows))]
         if random_states is not None:
             seeds = list(random_states)

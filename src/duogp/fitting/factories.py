@@ -15,12 +15,14 @@ from duogp.fitting.extractors import Extractor
 from duogp.kernels import ActiveDims, Constant, Kernel, Scale, Stationary, Sum, make_kernel
 from duogp.likelihoods import LIKELIHOODS, GaussianLikelihood, Likelihood, make_named
 from duogp.methods.registry import Method
-from duogp.methods.settings import Settings, as_list
-from duogp.numerics.parameters import batched
+from duogp.methods.settings import BY_DIMENSION, Settings, as_list
+from duogp.numerics.parameters import LogNormalPrior, Prior, batched
 
 #: A likelihood by the labels: "bernoulli" for two classes, "robust-max" for more.
 CLASSES = "classes"
 PROBIT_SLOPE = 0.6
+#: Range of a scaled column: of a uniform one with standard deviation 1, of [−1, 1], of the unit cube.
+UNIT_RANGE: dict[Any, float] = {True: math.sqrt(12.0), "minmax": 2.0, False: 1.0}
 
 
 def likelihood_name(name: object) -> str:
@@ -80,7 +82,7 @@ def make_likelihood(
     if fixed_noise and not learn and LIKELIHOODS[spec].is_gaussian:  # all of the noise is given
         return GaussianLikelihood(outputs, noise=2e-10, floor=1e-10, learn=False)
     floor = settings.noise_floor
-    return make_named(
+    likelihood = make_named(
         spec,
         outputs=outputs,
         classes=classes,
@@ -88,6 +90,11 @@ def make_likelihood(
         noise_floor=floor,
         learn_noise=learn,
     )
+    if settings.noise_prior is not None:
+        if not isinstance(likelihood, GaussianLikelihood):
+            raise ValueError(f"noise_prior is of Gaussian noise, got likelihood={settings.likelihood!r}")
+        likelihood.noise.prior = settings.noise_prior
+    return likelihood
 
 
 def initial_slope(likelihood: Likelihood) -> float:
@@ -122,9 +129,22 @@ def initial_kernel(
             base = part.kernel if isinstance(part, Scale) else part
             if isinstance(base, Stationary):
                 base.lengthscale.set_(initial[i % len(initial)])
+                base.lengthscale.prior = lengthscale_prior(settings, dims)
             if isinstance(part, Scale) and settings.initial_scale is not None:
                 part.variance.set_(settings.initial_scale / len(summands))
     return kernel
+
+
+def lengthscale_prior(settings: Settings, dims: int) -> Prior | None:
+    """The prior of lengthscales on so many inputs.
+
+    "dimension": log lengthscale ~ N(√2 + ½ log d, 3) in units of a column's range (Hvarfner et al. 2024): as
+    points of the cube are √d times as far apart in d dimensions, so are functions expected to vary less.
+    """
+    if settings.lengthscale_prior != BY_DIMENSION:
+        return settings.lengthscale_prior
+    unit = UNIT_RANGE[settings.standardize]
+    return LogNormalPrior(math.sqrt(2.0) + 0.5 * math.log(dims) + math.log(unit), math.sqrt(3.0))
 
 
 class KernelFactory:

@@ -40,13 +40,13 @@ def fit_table(
     chosen = Settings.of(settings)
     data = Dataset.of_table(X, y, chosen, validation=validation, noise=noise, sample_weight=sample_weight)
     if not is_auto(method):
-        (gp,) = _fit(data, _planned(data, METHODS[method], chosen, settings), callbacks)
+        (gp,) = fit_plan(data, _planned(data, METHODS[method], chosen, settings), callbacks)
         return gp
     choice = choose(data, settings, chosen)
     if choice is None:
         return stack(data, settings, chosen, callbacks)
     name, reason = choice
-    (gp,) = _fit(data, _planned(data, METHODS[name], chosen, settings), callbacks)
+    (gp,) = fit_plan(data, _planned(data, METHODS[name], chosen, settings), callbacks)
     gp.history.notes.insert(0, reason)
     return gp
 
@@ -87,7 +87,7 @@ def fit_replicates(
         sample_weight=sample_weight,
         random_states=random_states,
     )
-    return _fit(data, _planned(data, recipe, chosen, settings), callbacks)
+    return fit_plan(data, _planned(data, recipe, chosen, settings), callbacks)
 
 
 def plan(
@@ -127,7 +127,7 @@ def _planned(data: Dataset, method: Method, settings: Settings, given: dict[str,
     return make_plan(data, method, settings)
 
 
-def _fit(data: Dataset, plan: Plan, callbacks: Sequence[Callback]) -> list[GP]:
+def fit_plan(data: Dataset, plan: Plan, callbacks: Sequence[Callback]) -> list[GP]:
     """Train every replicate of a plan, all values of β at once, and keep the best β of each."""
     builder, settings = Builder(data, plan), plan.settings
     model = builder.model()

@@ -63,6 +63,13 @@ MEAN = Check(
     lambda v: isinstance(v, str | torch.nn.Module) or hasattr(v, "fit") or hasattr(v, "model"),
     error=TypeError,
 )
+#: The prior of lengthscales that grows with the number of inputs, see `fitting.factories`.
+BY_DIMENSION = "dimension"
+LENGTHSCALE_PRIOR = Check(
+    f"be {BY_DIMENSION!r} or a prior such as duogp.numerics.parameters.LogNormalPrior",
+    lambda v: v == BY_DIMENSION or callable(v),
+)
+NOISE_PRIOR = Check("be a prior such as duogp.numerics.parameters.LogNormalPrior", callable, error=TypeError)
 FOLDS_OF_MEAN = Check("be an integer from 2 on", lambda v: _is_integer(v) and v >= 2)
 INTEGER = Check("be an integer", _is_integer, error=TypeError)
 SEED = Check("be from 0 to 2**63 - 1", lambda v: 0 <= v < 2**63)
@@ -139,10 +146,12 @@ class Settings(CheckedSettings):
     output_scale: bool = True  #: learn the prior variance (kernels given by name)
     initial_lengthscale: float | Sequence[float] | None = None  #: √d, for standardised inputs; a sum: a list
     initial_scale: float | None = None  #: initial prior variance, 1 by default
+    lengthscale_prior: Annotated[Any, LENGTHSCALE_PRIOR] = None  #: "dimension" or a `Prior`, in scaled units
     initial_std: float | None = None  #: of q(u) relative to the prior's: 1; 0.1 with networks under the ELBO
     initial_noise: float = 0.1
     noise_floor: float = 1e-6  #: the learned noise variance stays above it, in scaled units
     learn_noise: bool | None = None  #: on, unless fixed noise is given
+    noise_prior: Annotated[Any, NOISE_PRIOR] = None  #: a `Prior` of the noise variance, in scaled units
     log_prior: Literal["whitened", "unwhitened"] = "whitened"  #: of a point q(u) (MATH §4)
     gamma: Annotated[float, ABOVE_ONE] = 1.03  #: of the γ-robust objective
     mean_columns: int | None = None  #: of the hybrid basis: columns of k(γ, γ) that a step sees; all

@@ -96,6 +96,9 @@ class LogNormalPrior(Prior):
     def __init__(self, loc: float, scale: float) -> None:
         self.loc, self.scale = loc, scale
 
+    def __repr__(self) -> str:
+        return f"LogNormalPrior({self.loc:g}, {self.scale:g})"
+
     def __call__(self, value: Tensor) -> Tensor:
         log_value = value.log()
         z = (log_value - self.loc) / self.scale
@@ -107,6 +110,9 @@ class GammaPrior(Prior):
 
     def __init__(self, shape: float, rate: float) -> None:
         self.shape, self.rate = shape, rate
+
+    def __repr__(self) -> str:
+        return f"GammaPrior({self.shape:g}, {self.rate:g})"
 
     def __call__(self, value: Tensor) -> Tensor:
         a, b = self.shape, self.rate

@@ -18,7 +18,7 @@ from duogp.bases.marginals import TotalMarginals
 from duogp.data.arriving import Arriving, Leaving
 from duogp.data.scaling import Scaler
 from duogp.data.targets import require_support
-from duogp.data.validation import as_row_vector
+from duogp.data.validation import as_row_noise
 from duogp.likelihoods import Density, GaussianLikelihood, Likelihood
 from duogp.means.crossfit import moderate
 from duogp.methods import Method
@@ -247,7 +247,7 @@ class GP(Fitted):
         """Known noise of new rows in scaled units, [1, outputs, n]."""
         if noise is None:
             return None
-        variance = as_row_vector(noise, n, "noise")[None] / self.y_scaler.scale[:, None] ** 2
+        variance = as_row_noise(noise, n).T / self.y_scaler.scale[:, None] ** 2
         return torch.as_tensor(variance, device=self.model.beta1.device)[None]
 
     @torch.no_grad()

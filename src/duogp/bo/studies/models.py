@@ -1,4 +1,4 @@
-"""The models behind a study's proposals. THE one place that chooses them.
+"""The models behind a study's proposals: those of `duogp.bo.choice`, learned as often as a study can wait.
 
 `botorch_model` is what acquisition functions take, `surrogate` what Thompson sampling and TuRBO draw from.
 """
@@ -13,17 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from duogp.bo.candidates import Floats
+from duogp.bo.choice import EXACT, SPARSE, default_settings, exact_is_affordable, reads_only_sparse
 from duogp.bo.surrogates import GPSurrogate
 
 if TYPE_CHECKING:
     from duogp.bo.botorch_model import DuoGPModel
 
-EXACT, SPARSE = "exact", "svgp"
-#: Rows up to which the exact GP is affordable at every proposal.
-EXACT_ROWS = 300
-INDUCING = 100
-#: Most steps of a fit, so that a proposal does not take long.
-STEPS = 200
+#: Inducing points of a study's sparse model, and most steps of a fit: a proposal must not take long.
+INDUCING, STEPS = 100, 200
 #: Hyperparameters are learned anew at every row up to the first number, then whenever the rows have grown by
 #: the second; between, the data are new and the hyperparameters stay.
 EVERY_ROW, GROWTH = 30, 1.1
@@ -54,12 +51,13 @@ def informative_rows(rows: int) -> NDArray[np.int64]:
 
 
 def choice(rows: int, method: str | None, settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A method of the registry and its settings: the user's, else the exact GP while it is affordable."""
+    """A method of the registry and its settings: the user's, else the default's of `duogp.bo.choice`."""
     if method is not None:
         return method, settings
-    if rows <= EXACT_ROWS:
-        return EXACT, settings
-    return SPARSE, {"num_inducing": INDUCING} | settings
+    own = default_settings(settings)
+    if not reads_only_sparse(settings) and exact_is_affordable(rows, "cpu", refits=True):
+        return EXACT, own
+    return SPARSE, {"num_inducing": INDUCING} | own
 
 
 def botorch_model(X: Tensor, Y: Tensor, method: str | None, settings: dict[str, Any]) -> DuoGPModel:

@@ -1,0 +1,392 @@
+"""Bayesian optimisation in small loops: our default model against BoTorch's, at equal evaluations.
+
+    hartmann6          6-d, 40 evaluations, log expected improvement
+    noisy-hartmann6    the same with noise of standard deviation 0.2 (values from −3.3 to 0), log NEI
+    constrained-branin 2-d, 18 evaluations; the constraint is a disk, modelled as a second output
+    mixed              two numbers and a category of four (one-hot): a Branin function each, 30 evaluations
+    two-objectives     Branin and Currin, 30 evaluations, log NEHVI; regret of the hypervolume
+    ackley10           10-d on [−5, 10], 60 evaluations, log expected improvement
+
+All models of a seed start from the same points and are asked by the same acquisition function with the same
+restarts. Regret is that of the best evaluation, of noisy ones that of the point whose posterior mean is best.
+Contestants: "duogp", the default of `DuoGPModel.fit` with `refit` after every evaluation; "anew", the same
+fitted anew each time; methods of the registry by their names; "SingleTaskGP" and "SingleTaskVariationalGP" of
+BoTorch, fitted anew.
+
+Every finished loop is a line of the results file and is not computed again; one that fails is a line with its
+error and is tried again.
+
+    python benchmarks/bo_loops.py --seeds 5 --workers 16
+    python benchmarks/bo_loops.py --table
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import subprocess
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from botorch.acquisition import LogExpectedImprovement, qLogExpectedImprovement, qLogNoisyExpectedImprovement
+from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
+from botorch.acquisition.objective import GenericMCObjective
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import ModelListGP, SingleTaskGP, SingleTaskVariationalGP
+from botorch.models.model import Model
+from botorch.models.transforms import Standardize
+from botorch.optim import optimize_acqf, optimize_acqf_mixed
+from botorch.test_functions import Ackley, Branin, BraninCurrin, Hartmann
+from botorch.utils.multi_objective.hypervolume import Hypervolume
+from botorch.utils.multi_objective.pareto import is_non_dominated
+from gpytorch.mlls import ExactMarginalLogLikelihood, VariationalELBO
+from scipy.stats import ttest_rel
+from torch import Tensor
+
+from duogp.bench.measure import device_name, versions
+from duogp.bo import DuoGPModel
+
+ROOT = Path(__file__).parent
+RESULTS = ROOT / "results" / "bo_loops.jsonl"
+#: What makes two loops the same.
+KEY = ("problem", "model", "seed", "evaluations")
+DEFAULT, EXACT, VARIATIONAL = "duogp", "SingleTaskGP", "SingleTaskVariationalGP"
+RESTARTS, RAW_SAMPLES, SAMPLES = 4, 128, 64
+#: Added before logarithms of regrets are compared: below it a loop has found the optimum.
+FOUND = 1e-3
+
+
+# -- problems ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A function of the cube, larger being better; ``true`` [n, m] without noise, ``noise`` its deviation."""
+
+    dims: int
+    initial: int
+    evaluations: int
+    true: Callable[[Tensor], Tensor]
+    regret: Callable[[Tensor, Tensor], float]  # of X and the model's guess of its true values
+    acquisition: Callable[[Model, Tensor, Tensor], Any]
+    noise: float = 0.0
+    fixed: tuple[dict[int, float], ...] = ()  # choices of a category
+
+    def start(self, seed: int) -> Tensor:
+        X = torch.quasirandom.SobolEngine(self.dims, scramble=True, seed=seed).draw(self.initial).double()
+        if not self.fixed:
+            return X
+        for i, row in enumerate(X):
+            for column, value in self.fixed[i % len(self.fixed)].items():
+                row[column] = value
+        return X
+
+    def observe(self, X: Tensor, generator: torch.Generator) -> Tensor:
+        values = self.true(X)
+        return values + self.noise * torch.randn(values.shape, generator=generator, dtype=values.dtype)
+
+
+def _bounds(dims: int) -> Tensor:
+    return torch.stack([torch.zeros(dims), torch.ones(dims)]).double()
+
+
+def _log_ei(model: Model, X: Tensor, Y: Tensor) -> Any:
+    return LogExpectedImprovement(model, Y.max())
+
+
+def _log_nei(model: Model, X: Tensor, Y: Tensor) -> Any:
+    return qLogNoisyExpectedImprovement(model, X, prune_baseline=True)
+
+
+def _regret_of_best(best: float, true: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], float]:
+    """Of the point with the best value by the model (without noise: by the evaluations themselves)."""
+
+    def regret(X: Tensor, guess: Tensor) -> float:
+        return float(best - true(X[guess[:, 0].argmax()][None])[0, 0])
+
+    return regret
+
+
+def hartmann6(noise: float = 0.0) -> Problem:
+    function = Hartmann(6, negate=True)
+
+    def true(X: Tensor) -> Tensor:
+        return function(X).unsqueeze(-1)
+
+    acquisition = _log_nei if noise else _log_ei
+    best = float(function.optimal_value)
+    return Problem(6, 10, 40, true, _regret_of_best(best, true), acquisition, noise)
+
+
+def ackley10() -> Problem:
+    function = Ackley(10, negate=True)
+
+    def true(X: Tensor) -> Tensor:
+        return function(-5 + 15 * X).unsqueeze(-1)
+
+    return Problem(10, 20, 60, true, _regret_of_best(0.0, true), _log_ei)
+
+
+def _branin(X: Tensor) -> Tensor:
+    return -Branin()(torch.stack([-5 + 15 * X[..., 0], 15 * X[..., 1]], -1))
+
+
+def constrained_branin() -> Problem:
+    """Branin inside a disk around (2.5, 7.5) of radius √50; the second output is positive inside."""
+
+    def true(X: Tensor) -> Tensor:
+        x, y = -5 + 15 * X[..., 0], 15 * X[..., 1]
+        return torch.stack([_branin(X), 50 - (x - 2.5) ** 2 - (y - 7.5) ** 2], -1)
+
+    grid = torch.cartesian_prod(*2 * [torch.linspace(0, 1, 2001).double()])
+    values = true(grid)
+    feasible = values[values[:, 1] >= 0, 0]
+    best, worst = float(feasible.max()), float(values[:, 0].min())
+
+    def regret(X: Tensor, guess: Tensor) -> float:
+        found = true(X)
+        inside = found[found[:, 1] >= 0, 0]
+        return best - (float(inside.max()) if len(inside) else worst)
+
+    def acquisition(model: Model, X: Tensor, Y: Tensor) -> Any:
+        inside = Y[Y[:, 1] >= 0, 0]
+        return qLogExpectedImprovement(
+            model,
+            inside.max() if len(inside) else Y[:, 0].min(),
+            objective=GenericMCObjective(lambda samples, X=None: samples[..., 0]),
+            constraints=[lambda samples: -samples[..., 1]],
+        )
+
+    return Problem(2, 6, 18, true, regret, acquisition)
+
+
+def mixed() -> Problem:
+    """A category of four moves the valleys of Branin and adds to them; the third is best."""
+    offsets = torch.tensor([6.0, 3.0, 0.0, 9.0]).double()
+
+    def true(X: Tensor) -> Tensor:
+        category = X[..., 2:].argmax(-1)
+        turned = torch.where((category == 1)[..., None], X[..., :2].flip(-1), X[..., :2])
+        turned = torch.where((category == 2)[..., None], 1 - turned, turned)
+        return (_branin(turned) - offsets[category]).unsqueeze(-1)
+
+    fixed = tuple({2 + j: float(i == j) for j in range(4)} for i in range(4))
+    best = -Branin().optimal_value
+    return Problem(6, 8, 30, true, _regret_of_best(best, true), _log_ei, fixed=fixed)
+
+
+def two_objectives() -> Problem:
+    function = BraninCurrin(negate=True)
+    reference = function.ref_point
+
+    def hypervolume(Y: Tensor) -> float:
+        return float(Hypervolume(reference).compute(Y[is_non_dominated(Y)]))
+
+    def true(X: Tensor) -> Tensor:
+        return function(X)
+
+    def acquisition(model: Model, X: Tensor, Y: Tensor) -> Any:
+        return qLogNoisyExpectedHypervolumeImprovement(model, reference.tolist(), X, prune_baseline=True)
+
+    most = float(function.max_hv)
+    return Problem(2, 8, 30, true, lambda X, guess: most - hypervolume(true(X)), acquisition)
+
+
+PROBLEMS: dict[str, Callable[[], Problem]] = {
+    "hartmann6": hartmann6,
+    "noisy-hartmann6": lambda: hartmann6(0.2),
+    "constrained-branin": constrained_branin,
+    "mixed": mixed,
+    "two-objectives": two_objectives,
+    "ackley10": ackley10,
+}
+
+
+# -- models --------------------------------------------------------------------------------------------------
+
+
+def learn(name: str, X: Tensor, Y: Tensor, before: Any) -> Model:
+    """A contestant's model of all observations; ``before``: its last one."""
+    if name == DEFAULT:
+        return DuoGPModel.fit(X, Y) if before is None else before.refit(X, Y)
+    if name == EXACT:
+        model = SingleTaskGP(X, Y)
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        return model
+    if name == VARIATIONAL:
+        models = [_variational(X, Y[:, i : i + 1]) for i in range(Y.shape[-1])]
+        return ModelListGP(*models) if len(models) > 1 else models[0]
+    if name == "anew":
+        return DuoGPModel.fit(X, Y)
+    method, _, rest = name.partition(":")
+    settings = json.loads(rest) if rest else {}
+    return DuoGPModel.fit(X, Y, method or None, **settings) if before is None else before.refit(X, Y)
+
+
+def _variational(X: Tensor, y: Tensor) -> Model:
+    model = SingleTaskVariationalGP(X, y, inducing_points=len(X), outcome_transform=Standardize(1))
+    fit_gpytorch_mll(VariationalELBO(model.likelihood, model.model, num_data=len(X)))
+    return model
+
+
+def run(problem_name: str, model_name: str, seed: int, evaluations: int | None) -> dict[str, Any]:
+    """One loop as a row of the results."""
+    torch.set_num_threads(1)
+    problem = PROBLEMS[problem_name]()
+    total = evaluations or problem.evaluations
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    X = problem.start(seed)
+    Y = problem.observe(X, generator)
+    model: Any = None
+    regrets, learning, asking = [], 0.0, 0.0
+    bounds = _bounds(problem.dims)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        while True:
+            start = time.perf_counter()
+            model = learn(model_name, X, Y, model)
+            learning += time.perf_counter() - start
+            with torch.no_grad():
+                guess = model.posterior(X).mean if problem.noise else Y
+            regrets.append(problem.regret(X, guess))
+            if len(X) >= total:
+                break
+            start = time.perf_counter()
+            torch.manual_seed(1000 * seed + len(X))
+            new = _ask(problem, problem.acquisition(model, X, Y), bounds)
+            asking += time.perf_counter() - start
+            X, Y = torch.cat([X, new]), torch.cat([Y, problem.observe(new, generator)])
+    return {"regret": regrets[-1], "trace": regrets, "seconds_model": learning, "seconds_acquisition": asking}
+
+
+def _ask(problem: Problem, acquisition: Any, bounds: Tensor) -> Tensor:
+    options: dict[str, Any] = {"q": 1, "num_restarts": RESTARTS, "raw_samples": RAW_SAMPLES}
+    if not problem.fixed:
+        return optimize_acqf(acquisition, bounds, **options)[0].detach()
+    return optimize_acqf_mixed(acquisition, bounds, fixed_features_list=list(problem.fixed), **options)[
+        0
+    ].detach()
+
+
+# -- rows ----------------------------------------------------------------------------------------------------
+
+
+def execute(job: tuple[str, str, int, int | None]) -> dict[str, Any]:
+    problem, model, seed, evaluations = job
+    row = {
+        "problem": problem,
+        "model": model,
+        "seed": seed,
+        "evaluations": evaluations or PROBLEMS[problem]().evaluations,
+    }
+    try:
+        return row | run(*job)
+    except Exception as error:
+        return row | {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Finished loops; of two with one key the later."""
+    if not path.exists():
+        return []
+    rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    return list({tuple(row[k] for k in KEY): row for row in rows if "error" not in row}.values())
+
+
+def commit() -> str:
+    found = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    return found.stdout.strip() or "unknown"
+
+
+def table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Lines of Markdown: mean regret and standard error, with the paired tests of the default."""
+    models = sorted({row["model"] for row in rows}, key=lambda m: (m != DEFAULT, m != EXACT, m))
+    yield (
+        "| problem (evaluations) | "
+        + " | ".join(models)
+        + " | p against "
+        + EXACT
+        + " | against variational |"
+    )
+    yield "| --- |" + " ---: |" * (len(models) + 2)
+    known = [*PROBLEMS, *sorted({row["problem"] for row in rows} - PROBLEMS.keys())]
+    for problem, evaluations in sorted(
+        {(row["problem"], row["evaluations"]) for row in rows},
+        key=lambda pair: (known.index(pair[0]), pair[1]),
+    ):
+        own = [row for row in rows if (row["problem"], row["evaluations"]) == (problem, evaluations)]
+        regrets = {m: {row["seed"]: row["regret"] for row in own if row["model"] == m} for m in models}
+        cells = [_mean(list(regrets[m].values())) for m in models]
+        tests = [_paired(regrets.get(DEFAULT, {}), regrets.get(m, {})) for m in (EXACT, VARIATIONAL)]
+        yield f"| {problem} ({evaluations}) | " + " | ".join([*cells, *tests]) + " |"
+
+
+def _mean(values: list[float]) -> str:
+    if not values:
+        return ""
+    error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return f"{np.mean(values):.3g} ± {error:.2g} ({len(values)})"
+
+
+def _paired(ours: dict[int, float], theirs: dict[int, float]) -> str:
+    """Two-sided p of a paired t test of log regrets, with the direction."""
+    seeds = sorted(ours.keys() & theirs.keys())
+    if len(seeds) < 2:
+        return ""
+    a, b = (np.log10(np.maximum([r[s] for s in seeds], 0.0) + FOUND) for r in (ours, theirs))
+    if np.allclose(a, b):
+        return "equal"
+    return f"{ttest_rel(a, b).pvalue:.2g} ({'better' if a.mean() < b.mean() else 'worse'})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--problems", default=",".join(PROBLEMS))
+    parser.add_argument("--models", default=f"{DEFAULT} {EXACT} {VARIATIONAL}", help="separated by spaces")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--evaluations", type=int, help="of every loop, in place of the problem's own")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="print what is there and run nothing")
+    options = parser.parse_args()
+    rows = read(options.output)
+    if not options.table:
+        done = {tuple(row[k] for k in KEY) for row in rows}
+        seeds = range(options.first_seed, options.first_seed + options.seeds)
+        jobs = [
+            (problem, model, seed, options.evaluations)
+            for seed in seeds
+            for problem in options.problems.split(",")
+            for model in options.models.split()
+            if (problem, model, seed, options.evaluations or PROBLEMS[problem]().evaluations) not in done
+        ]
+        known = {"commit": commit(), "device": device_name("cpu"), "versions": versions()}
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as pool:
+            for future in as_completed([pool.submit(execute, job) for job in jobs]):
+                row = future.result() | known
+                with options.output.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                print(*(row[k] for k in KEY), row.get("regret", row.get("error")), flush=True)
+        rows = read(options.output)
+    print("\n".join(table(rows)))
+
+
+if __name__ == "__main__":
+    main()
