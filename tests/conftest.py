@@ -20,7 +20,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from duogp.fitting import auto, learned
+from duogp.fitting import learned, rules
 from duogp.means import Trees
 from duogp.methods.settings import Settings
 from helpers import devices
@@ -68,11 +68,11 @@ def short_races() -> Iterator[None]:
     """``method="auto"`` takes its whole course in fewer steps and with fewer trees."""
     trees = {"max_trees": 20, "trees_per_round": 10}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(auto, "CLOSED_STEPS", {"cpu": 40, "cuda": 40})
-        patch.setattr(auto, "NATURAL_STEPS", (25, 40))
-        patch.setattr(auto, "ROUND_STEPS", 8)
-        patch.setattr(auto, "FINISH_STEPS", {"cpu": 30, "cuda": 30})
-        patch.setattr(auto, "EXCESS_TREES", Trees(max_leaves=8, min_leaf=40, **trees))
+        patch.setattr(rules, "CLOSED_STEPS", {"cpu": 40, "cuda": 40})
+        patch.setattr(rules, "NATURAL_STEPS", (25, 40))
+        patch.setattr(rules, "ROUND_STEPS", 8)
+        patch.setattr(rules, "FINISH_STEPS", {"cpu": 30, "cuda": 30})
+        patch.setattr(rules, "EXCESS_TREES", Trees(max_leaves=8, min_leaf=40, **trees))
         patch.setattr(learned, "Trees", lambda: Trees(**trees))
         yield
 

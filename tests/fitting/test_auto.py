@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import duogp
-from duogp.fitting import auto
+from duogp.fitting import auto, rules
 from duogp.fitting.dataset import Dataset
 from duogp.kernels import RBF
 from duogp.methods.settings import Settings
@@ -27,8 +27,8 @@ def table(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def quick():
     """The same course in fewer steps, with small tables taken for large ones."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(auto, "SMALL", 300)
-    patch.setattr(auto, "EXACT", {"cpu": 200, "cuda": 200})
+    patch.setattr(rules, "SMALL", 300)
+    patch.setattr(rules, "EXACT", {"cpu": 200, "cuda": 200})
     yield
     patch.undo()
 
