@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -27,8 +29,8 @@ def table(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def quick():
     """The same course in fewer steps, with small tables taken for large ones."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(rules, "SMALL", 300)
-    patch.setattr(rules, "EXACT", {"cpu": 200, "cuda": 200})
+    fewer = replace(rules.RULES, small=300, exact_rows=rules.ByDevice(cpu=200, cuda=200))
+    patch.setattr(rules, "RULES", fewer)
     yield
     patch.undo()
 

@@ -7,7 +7,7 @@
     stack       a mixture of what is left, by the log score of rows that the members have not seen
                 (`fitting.stacking`); closed forms are then solved again on all rows
 
-Rows that members have not seen: up to `rules.SMALL` rows every row in its turn, because a single split of few
+Rows that members have not seen: up to `Rules.small` rows every row in its turn, because a single split of few
 rows is luck (Gaussian noise: by the leave-one-out formula, otherwise by folds); above, a share that is held
 out. The steps are the same in every run with the same seed unless the clock ends one of them, and then the
 notes say so.
@@ -34,9 +34,6 @@ from duogp.methods import METHODS
 from duogp.methods.settings import Settings
 from duogp.posterior.stack import Stack
 from duogp.training import Callback, History
-
-#: Members with a smaller share are left out.
-LEAST_SHARE = 1e-4
 
 
 def choose(data: Dataset, given: Mapping[str, Any], settings: Settings) -> tuple[str, str] | None:
@@ -81,7 +78,7 @@ def stack(
         race = make_race(data, given, settings, callbacks)
         found = race.candidates()
         law, score, shares = race.verdict(found)
-        kept = worth_it(found, shares)
+        kept = worth_it(found, shares, race.rules.least_share)
         return _stacked(race, [found[k] for k in kept], _without(law, kept), score)
 
 
@@ -93,9 +90,9 @@ def make_race(
     return kind(data, given, settings, callbacks)
 
 
-def worth_it(found: list[Candidate], shares: Array) -> list[int]:
+def worth_it(found: list[Candidate], shares: Array, least: float) -> list[int]:
     """Which candidates have a share; one GP is among them, because a stack has one."""
-    kept = [k for k, share in enumerate(shares) if share > LEAST_SHARE]
+    kept = [k for k, share in enumerate(shares) if share > least]
     if not any(found[k].builder is not None for k in kept):
         kept = sorted({*kept, next(k for k, c in enumerate(found) if c.builder is not None)})
     return kept

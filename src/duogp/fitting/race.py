@@ -92,20 +92,23 @@ class Race(ABC):
             if len(as_list(getattr(settings, name))) > 1:
                 raise ValueError(f"method='auto' takes one {name}; lists are for methods by name")
         self.data, self.given, self.callbacks = data, given, callbacks
+        self.rules = rules.RULES
         self.n = len(data.rows[0])
-        self.small = self.n <= rules.SMALL and data.validation_rows is None
-        self.clock = Clock(settings.time_budget or rules.SECONDS)
+        self.small = self.n <= self.rules.small and data.validation_rows is None
+        self.clock = Clock(settings.time_budget or self.rules.seconds)
         self.notes: list[str] = []
         self.means: list[Any] = [settings.mean] if "mean" in given else ["trees", "constant"]
         self.excess: CrossFit | None = None  # the log excess, where one is learned
         if data.validation_rows is None:
-            self.num_held = 0 if self.small else min(round(rules.HELD_OUT * self.n), rules.MOST_HELD_OUT)
+            self.num_held = (
+                0 if self.small else min(round(self.rules.held_out * self.n), self.rules.most_held_out)
+            )
         else:
             self.num_held = len(data.validation_rows[0])
         # The clock is kept here; every training ends by itself or when its share of the time is over.
         own: dict[str, Any] = {"early_stopping": False, "refit": False, "time_budget": None}
         if "tolerance" not in given:
-            own["tolerance"] = rules.TOLERANCE
+            own["tolerance"] = self.rules.tolerance
         if data.validation_rows is None:
             own["validation_fraction"] = self.num_held / self.n
         self.settings = settings.but(**own)
@@ -115,7 +118,7 @@ class Race(ABC):
         if self.settings.num_inducing is not None:
             return {}
         own: dict[str, Any] = {"num_inducing": min(most, self.n - self.num_held)}
-        if own["num_inducing"] > rules.MOST_CENTRES and self.settings.inducing_init is None:
+        if own["num_inducing"] > self.rules.most_centres and self.settings.inducing_init is None:
             own["inducing_init"] = "random"
         return own
 

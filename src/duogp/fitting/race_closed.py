@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from duogp.fitting import rules
 from duogp.fitting.builder import Builder, start_from
 from duogp.fitting.dataset import Dataset
 from duogp.fitting.plan import SAMPLE_ROWS, Plan, make_plan
@@ -27,7 +26,7 @@ from duogp.methods.settings import Settings
 from duogp.models.model import Model
 from duogp.posterior.gp import GP
 from duogp.posterior.stack import EXCESS_BOUNDS, bounded_excess
-from duogp.training import Callback, settle, train
+from duogp.training import Callback, History, settle, train
 
 
 class ClosedRace(Race):
@@ -40,12 +39,12 @@ class ClosedRace(Race):
     ) -> None:
         super().__init__(data, given, settings, callbacks)
         device = settings.torch_device.type
-        exact = self.n - self.num_held <= rules.EXACT[device] and "num_inducing" not in given
+        exact = self.n - self.num_held <= self.rules.exact_rows.on(device) and "num_inducing" not in given
         self.method = "exact" if exact else "svgp"
-        self.predictive = rules.PREDICTIVE if settings.solver == "auto" and not self.small else ()
-        own: dict[str, Any] = {} if exact else self.points(rules.POINTS[device])
+        self.predictive = self.rules.predictive if settings.solver == "auto" and not self.small else ()
+        own: dict[str, Any] = {} if exact else self.points(self.rules.closed_points.on(device))
         if settings.steps is None and settings.epochs is None:
-            own["epochs"] = rules.CLOSED_STEPS[device]
+            own["epochs"] = self.rules.closed_steps.on(device)
         self.settings = self.settings.but(**own)
 
     def planned(self) -> list[str]:
@@ -65,8 +64,8 @@ class ClosedRace(Race):
         out = []
         for i, mean in enumerate(self.means):
             plan = self.plan(self.method, mean)
-            self.grow_trees(plan, rules.TREES_SHARE)
-            end = rules.TREES_SHARE + rules.CLOSED_SHARE if not self.small else 0.9
+            self.grow_trees(plan, self.rules.trees_share)
+            end = self.rules.trees_share + self.rules.closed_share if not self.small else 0.9
             allowed = (self.clock.until(end) - time.perf_counter()) / (len(self.means) - i)
             out.append(self._closed_form(plan, label(self.method, mean), max(allowed, 0.5)))
         return out
@@ -74,40 +73,18 @@ class ClosedRace(Race):
     def _closed_form(self, plan: Plan, name: str, seconds: float) -> Candidate:
         builder = Builder(self.data, plan)
         model = builder.model()
-        begun = time.perf_counter()
-        if plan.sample_start is not None:
-            sampled = replace(plan.sample_start, seconds=rules.SAMPLE_SHARE * seconds, follows_clock=False)
-            (history,) = train(model, builder.closed_form(model, sample=SAMPLE_ROWS), sampled)
-            pace = history.seconds / max(1, history[-1].epoch if len(history) else 1)
-        elif plan.method.recipe.points_are_rows and builder.n >= 2 * rules.EXACT_SAMPLE:
-            self._start_on_sample(builder, model, rules.SAMPLE_SHARE * seconds)
-            plan = replace(plan, training=replace(plan.training, fewest_steps=10, check_every=5))
-        seconds = max(seconds - (time.perf_counter() - begun), 0.1)
-        if (
-            plan.sample_start is not None
-            and rules.FEWEST_WHOLE_STEPS * pace * builder.n / SAMPLE_ROWS > seconds
-        ):
-            settle(model, builder.closed_form(model))
-            history.notes.append(f"its kernel is that of {SAMPLE_ROWS} rows: the time was too short for all")
-        else:
-            training = replace(plan.training, seconds=seconds, follows_clock=False)
-            (history,) = train(model, builder.problem(model), training, None, self.callbacks)
+        history = self._train(builder, model, seconds)
         self.note(name, history)
         if self.small:
-            batch = builder.table.gather(builder.rows)
-            y = builder.y_scalers[0]
-            left = leave_one_out(model, batch)
-            mean = y.inverse(left.mean[0].mT.double().cpu().numpy())
-            variance = left.variance[0].mT.double().cpu().numpy() * y.scale**2
-            gp = builder.fitted(model, history)
-            return Candidate(name, gp, (mean, variance), None, builder, model)
+            left = self._left_out(builder, model)
+            return Candidate(name, builder.fitted(model, history), left, None, builder, model)
         gp = builder.fitted(model, history)
         held = self.moments(gp, plan)
 
         def refit() -> GP:
             if self.data.validation_rows is not None:
                 return gp
-            if float(model.likelihood.noise().detach().min()) < rules.LEAST_NOISE:  # type: ignore[operator]
+            if float(model.likelihood.noise().detach().min()) < self.rules.least_noise:  # type: ignore[operator]
                 self.notes.append(
                     f"{name}: almost without noise, it stays as the rows held out have judged it"
                 )
@@ -116,6 +93,38 @@ class ClosedRace(Race):
             return builder.fitted(model, history)
 
         return Candidate(name, gp, held, refit, builder, model)
+
+    def _train(self, builder: Builder, model: Model, seconds: float) -> History:
+        """Steps on a sample where there are many rows, then on all rows, if there is time for a few."""
+        rules, plan, training = self.rules, builder.plan, builder.plan.training
+        begun = time.perf_counter()
+        if plan.sample_start is not None:
+            sampled = replace(plan.sample_start, seconds=rules.sample_share * seconds, follows_clock=False)
+            (history,) = train(model, builder.closed_form(model, sample=SAMPLE_ROWS), sampled)
+            pace = history.seconds / max(1, history[-1].epoch if len(history) else 1)
+        elif plan.method.recipe.points_are_rows and builder.n >= 2 * rules.exact_sample:
+            self._start_on_sample(builder, model, rules.sample_share * seconds)
+            training = replace(training, fewest_steps=10, check_every=5)
+        seconds = max(seconds - (time.perf_counter() - begun), 0.1)
+        if plan.sample_start is not None:
+            on_all_rows = pace * builder.n / SAMPLE_ROWS
+            if rules.fewest_whole_steps * on_all_rows > seconds:
+                settle(model, builder.closed_form(model))
+                note = f"its kernel is that of {SAMPLE_ROWS} rows: the time was too short for all"
+                history.notes.append(note)
+                return history
+        training = replace(training, seconds=seconds, follows_clock=False)
+        (history,) = train(model, builder.problem(model), training, None, self.callbacks)
+        return history
+
+    @staticmethod
+    def _left_out(builder: Builder, model: Model) -> tuple[Array, Array]:
+        """Moments of every row by the leave-one-out formula, [n, outputs] in the user's units."""
+        y = builder.y_scalers[0]
+        left = leave_one_out(model, builder.table.gather(builder.rows))
+        mean = y.inverse(left.mean[0].mT.double().cpu().numpy())
+        variance = left.variance[0].mT.double().cpu().numpy() * y.scale**2
+        return mean, variance
 
     def _solve_for_all(self, builder: Builder, model: Model, before: Array) -> None:
         """q(u) of all rows, unless it knows the rows held out worse than before: then numbers went astray."""
@@ -134,7 +143,7 @@ class ClosedRace(Race):
         """Kernel, noise and mean of an exact GP from one on some of the rows, whose steps cost a fraction."""
         data, whole = self.data, builder.plan
         learned = builder.table.learned
-        chosen = np.random.default_rng(data.seeds[0]).permutation(whole.train[0])[: rules.EXACT_SAMPLE]
+        chosen = np.random.default_rng(data.seeds[0]).permutation(whole.train[0])[: self.rules.exact_sample]
         part = replace(
             data,
             rows=[np.sort(chosen)],
@@ -156,25 +165,25 @@ class ClosedRace(Race):
         """The log of how much larger squared errors are than the best candidate's variances."""
         assert best.builder is not None and best.model is not None
         builder = best.builder
-        if builder.n < rules.EXCESS_ROWS or self.data.noise is not None:
+        if builder.n < self.rules.excess_rows or self.data.noise is not None:
             return None
         squares = []
-        few = builder.rows[:, : rules.EXCESS_MOST]
+        few = builder.rows[:, : self.rules.most_excess_rows]
         for rows in few.split(4096, 1):
             batch = builder.table.gather(rows)
             left = leave_one_out(best.model, batch)
             squares.append(((batch.y - left.mean).square() / left.variance)[0].double().cpu())
         square = torch.cat(squares, -1).mT.numpy().clip(*EXCESS_BOUNDS)
         plan = builder.plan
-        train_rows = plan.train[0][: rules.EXCESS_MOST]
+        train_rows = plan.train[0][: self.rules.most_excess_rows]
         return cross_fit(
-            rules.EXCESS_TREES,
+            self.rules.excess_trees,
             self.data.X[train_rows][:, plan.columns],
             square,
             Goal("positive", outputs=square.shape[1]),
             weights=self.row_weights(train_rows),
             seed=self.data.seeds[0],
-            deadline=time.perf_counter() + rules.EXCESS_SHARE * self.clock.seconds,
+            deadline=time.perf_counter() + self.rules.excess_share * self.clock.seconds,
         )
 
     def _nll(self, candidate: Candidate) -> float:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from duogp.fitting import rules
 from duogp.fitting.builder import Builder
 from duogp.fitting.dataset import Dataset
 from duogp.fitting.learned import cross_fits
@@ -36,8 +35,8 @@ class NaturalRace(Race):
         self, data: Dataset, given: Mapping[str, Any], settings: Settings, callbacks: Sequence[Callback]
     ) -> None:
         super().__init__(data, given, settings, callbacks)
-        self.in_turn = f"all rows, in {rules.FOLDS} folds"
-        own = self.points(rules.CLASS_POINTS[0 if self.small else 1])
+        self.in_turn = f"all rows, in {self.rules.folds} folds"
+        own = self.points(self.rules.natural_points.of(self.small))
         self.settings = self.settings.but(**own, **self._natural(settings))
 
     def _natural(self, settings: Settings) -> dict[str, Any]:
@@ -47,37 +46,39 @@ class NaturalRace(Race):
         if classes > 2 and settings.likelihood == "classes":
             own["likelihood"] = "softmax"
         if settings.steps is None and settings.epochs is None:
-            own["steps"] = rules.NATURAL_STEPS[0 if self.small else 1]
+            own["steps"] = self.rules.natural_steps.of(self.small)
             own["schedule"] = settings.schedule or "cosine"
             own["learning_rate"] = settings.learning_rate or 0.05
             own["natural_rate"] = settings.natural_rate or (0.1 if classes > 2 else 0.2)
         return own
 
     def candidates(self) -> list[Candidate]:
-        """GPs by natural gradients with and without trees, and the trees alone."""
         out: list[Candidate] = []
         for i, mean in enumerate(self.means):
             plan = self.plan("svgp", mean)
-            self.grow_trees(plan, rules.CLASS_TREES_SHARE)
+            self.grow_trees(plan, self.rules.natural_trees_share)
             allowed = max(0.9 * self.clock.left / (len(self.means) - i), 0.5)
-            if self.small:
-                allowed /= 2
-            builder = Builder(self.data, plan)
-            model = builder.model()
-            training = replace(plan.training, seconds=allowed, follows_clock=False)
-            (history,) = train(model, builder.problem(model), training, None, self.callbacks)
-            name = label("svgp", mean)
-            self.note(name, history)
-            gp = builder.fitted(model, history)
-            held = self._by_folds(plan, builder, allowed) if self.small else self._held_density(gp, plan)
-            out.append(Candidate(name, gp, held, None, builder, model))
-            if builder.cross_fits is not None and self.data.num_classes is not None:
-                out.append(self._alone(builder, label("", mean)))
+            out += self._with_mean(plan, mean, allowed / 2 if self.small else allowed)
         if self.data.num_classes is not None and "mean" not in self.given:
             out += [
                 self._learned(out[0].gp, Logistic(), "logistic"),
                 self._learned(out[0].gp, Bagged(), "bagged"),
             ]
+        return out
+
+    def _with_mean(self, plan: Plan, mean: Any, seconds: float) -> list[Candidate]:
+        """A GP with this mean; for classes also a mean that was learned, without the GP."""
+        builder = Builder(self.data, plan)
+        model = builder.model()
+        training = replace(plan.training, seconds=seconds, follows_clock=False)
+        (history,) = train(model, builder.problem(model), training, None, self.callbacks)
+        name = label("svgp", mean)
+        self.note(name, history)
+        gp = builder.fitted(model, history)
+        held = self._by_folds(plan, builder, seconds) if self.small else self._held_density(gp, plan)
+        out = [Candidate(name, gp, held, None, builder, model)]
+        if builder.cross_fits is not None and self.data.num_classes is not None:
+            out.append(self._alone(builder, label("", mean)))
         return out
 
     def _held_density(self, gp: Any, plan: Plan) -> Array:
@@ -109,7 +110,7 @@ class NaturalRace(Race):
         data = self.data
         rows = plan.train[0]
         labels = data.target.values[rows, 0] if data.num_classes is not None else None
-        fold = assign_folds(labels, len(rows), rules.FOLDS, data.seeds[0])
+        fold = assign_folds(labels, len(rows), self.rules.folds, data.seeds[0])
         folds = int(fold.max()) + 1
         size = len(rows) - int(np.bincount(fold).max())
         parts = [rows[fold != k][:size] for k in range(folds)]

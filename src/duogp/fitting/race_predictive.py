@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from duogp.fitting import rules
 from duogp.fitting.builder import Builder, start_from
 from duogp.fitting.race import Candidate, Race, label
 from duogp.methods import METHODS
@@ -46,7 +45,7 @@ class PredictiveRounds:
             builder, start = starts[id(closed)]
             model = builder.model(METHODS[name])
             start_from(start, model)
-            history = self._round(builder, model, rules.ROUND_STEPS, allowed / 2, "constant")
+            history = self._round(builder, model, race.rules.round_steps, allowed / 2, "constant")
             field_.append(Runner(name, builder, model, history))
         if not field_:
             return []
@@ -55,7 +54,7 @@ class PredictiveRounds:
         history = before
         if race.clock.left > 0.5:
             history = self._round(
-                builder, model, rules.FINISH_STEPS[device], 0.92 * race.clock.left, "cosine"
+                builder, model, race.rules.finish_steps.on(device), 0.92 * race.clock.left, "cosine"
             )
             if not _or_infinity(history.validation_nll) <= _or_infinity(before.validation_nll):
                 model.load_state_dict(kept)
@@ -73,7 +72,7 @@ class PredictiveRounds:
         own: dict[str, Any] = {} if "dtype" in race.given else {"dtype": "float32"}
         if "num_inducing" not in race.given:
             own["num_inducing"] = min(
-                rules.PREDICTIVE_POINTS[race.settings.torch_device.type], closed.builder.n
+                race.rules.predictive_points.on(race.settings.torch_device.type), closed.builder.n
             )
         builder = Builder(race.data, race.plan(self.names[0], closed.builder.settings.mean, **own))
         start = builder.model(METHODS["svgp"])  # its points may be fewer than those of the closed form
@@ -82,7 +81,7 @@ class PredictiveRounds:
         return builder, start
 
     def _round(self, builder: Builder, model: Model, steps: int, seconds: float, schedule: str) -> History:
-        settings = self.race.settings
+        settings, rules = self.race.settings, self.race.rules
         assert builder.held_out is not None
         # Every second row held out is looked at; the others have not been before the stack.
         watched = builder.table.gather(builder.held_out[:, ::2])
@@ -90,10 +89,10 @@ class PredictiveRounds:
         plan = replace(
             builder.plan.training,
             steps=steps,
-            learning_rate=settings.learning_rate or rules.RATE,
+            learning_rate=settings.learning_rate or rules.predictive_rate,
             schedule=make_schedule(settings.schedule or schedule),
-            evaluate_every=-(-rules.LOOK_EVERY // per_epoch),
-            patience=settings.patience or rules.PATIENCE,
+            evaluate_every=-(-rules.look_every // per_epoch),
+            patience=settings.patience or rules.patience,
             restore_best=True,
             seconds=max(seconds, 1e-3),
             follows_clock=self.pace * steps > seconds,  # where time is too short for all steps
