@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from duogp.means.crossfit import Trees
 
+SMALL_TREES = Trees(learning_rate=0.1, max_leaves=8, min_leaf=40, max_trees=100, trees_per_round=20)
+
 
 @dataclass(frozen=True)
 class ByDevice:
@@ -78,9 +80,7 @@ class Rules:
     #: Fewest and most rows that it is learned from.
     excess_rows: int = 300
     most_excess_rows: int = 10_000
-    excess_trees: Trees = Trees(
-        learning_rate=0.1, max_leaves=8, min_leaf=40, max_trees=100, trees_per_round=20
-    )
+    excess_trees: Trees = SMALL_TREES
 
     # -- predictive methods
     #: Their names.
