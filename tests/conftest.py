@@ -14,13 +14,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
 
-from duogp.fitting import auto, learned
+from duogp.fitting import learned, rules
 from duogp.means import Trees
 from duogp.methods.settings import Settings
 from helpers import devices
@@ -67,12 +68,16 @@ def fits_on_the_cpu() -> Iterator[None]:
 def short_races() -> Iterator[None]:
     """``method="auto"`` takes its whole course in fewer steps and with fewer trees."""
     trees = {"max_trees": 20, "trees_per_round": 10}
+    short = replace(
+        rules.RULES,
+        closed_steps=rules.ByDevice(cpu=40, cuda=40),
+        natural_steps=rules.BySize(small=25, large=40),
+        round_steps=8,
+        finish_steps=rules.ByDevice(cpu=30, cuda=30),
+        excess_trees=Trees(max_leaves=8, min_leaf=40, **trees),
+    )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(auto, "CLOSED_STEPS", {"cpu": 40, "cuda": 40})
-        patch.setattr(auto, "NATURAL_STEPS", (25, 40))
-        patch.setattr(auto, "ROUND_STEPS", 8)
-        patch.setattr(auto, "FINISH_STEPS", {"cpu": 30, "cuda": 30})
-        patch.setattr(auto, "EXCESS_TREES", Trees(max_leaves=8, min_leaf=40, **trees))
+        patch.setattr(rules, "RULES", short)
         patch.setattr(learned, "Trees", lambda: Trees(**trees))
         yield
 

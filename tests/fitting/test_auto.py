@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import duogp
-from duogp.fitting import auto
+from duogp.fitting import auto, rules
 from duogp.fitting.dataset import Dataset
 from duogp.kernels import RBF
 from duogp.methods.settings import Settings
@@ -27,8 +29,8 @@ def table(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def quick():
     """The same course in fewer steps, with small tables taken for large ones."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(auto, "SMALL", 300)
-    patch.setattr(auto, "EXACT", {"cpu": 200, "cuda": 200})
+    fewer = replace(rules.RULES, small=300, exact_rows=rules.ByDevice(cpu=200, cuda=200))
+    patch.setattr(rules, "RULES", fewer)
     yield
     patch.undo()
 

@@ -11,7 +11,7 @@ from scipy.stats import binom, norm
 from duogp import DataWarning, GPClassifier, GPRegressor
 from duogp import likelihoods as p
 from duogp.numerics.root_finding import find_roots
-from duogp.sklearn.conformal import Calibration, hold_out
+from duogp.sklearn.conformal import Calibration, calibration_rows
 from duogp.sklearn.predictive import Mixture
 from duogp.sklearn.quantiles import predictive_of
 
@@ -192,7 +192,7 @@ def test_held_out_rows_have_no_part_in_training():
     held = GPRegressor(**QUICK, calibration_fraction=0.25, validation_fraction=0.2, early_stopping=True).fit(
         X, y
     )
-    train, calibration = hold_out(80, 0.25, 0)
+    train, calibration = calibration_rows(80, 0.25, 0)
     assert len(calibration) == 20 and not set(train) & set(calibration)
     plain = GPRegressor(**QUICK, validation_fraction=0.2, early_stopping=True).fit(X[train], y[train])
     np.testing.assert_array_equal(held.predict(X), plain.predict(X))

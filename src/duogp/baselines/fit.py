@@ -15,9 +15,10 @@ from duogp.baselines.networks import Committee, DeepEnsemble, MCDropout
 from duogp.baselines.noise import calibrate_noise
 from duogp.baselines.options import NeuralSettings
 from duogp.baselines.predictor import NeuralPredictor, scaled_inputs
+from duogp.data.rows import Rows, hold_out
 from duogp.data.targets import Target
 from duogp.fitting.builder import make_scaler
-from duogp.fitting.dataset import Dataset, Rows, hold_out
+from duogp.fitting.dataset import Dataset
 from duogp.fitting.plan import used_columns
 from duogp.models.model import Batch
 from duogp.training.feed import Table

@@ -240,11 +240,13 @@ def is_class_likelihood(name: str | None) -> bool:
 
 def split(n: int, fraction: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows to train on and rows to test on, each in the order of the table."""
+    from duogp.data.rows import hold_out
+
     size = round(fraction * n)
     if fraction > 0 and not 1 <= size <= n - 2:
         raise ValueError(f"--test-fraction {fraction:g} of {n} rows leaves too few to train or to test on")
-    order = np.random.default_rng([seed, 2]).permutation(n)
-    return np.sort(order[size:]), np.sort(order[:size])
+    train, test = hold_out(np.arange(n), size, (seed, 2))
+    return np.sort(train), np.sort(test)
 
 
 def make_estimator(classes: bool, parameters: dict[str, Any], settings: dict[str, Any]) -> Any:

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from duogp.bases.inducing import select_inducing
+from duogp.data.rows import Rows
 from duogp.data.scaling import Scaler
 from duogp.fitting.build import build_model
-from duogp.fitting.dataset import Dataset, Rows
+from duogp.fitting.dataset import Dataset
 from duogp.fitting.deep import Architecture
 from duogp.fitting.factories import initial_kernel
 from duogp.fitting.learned import cross_fits, learned_values

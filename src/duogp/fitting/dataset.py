@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from duogp.data.rows import Rows
 from duogp.data.targets import Target, raw_target, read_target, with_validation
 from duogp.data.validation import as_matrix, as_row_noise, as_row_vector, column_names
 from duogp.fitting.factories import is_gaussian, target_kind
 from duogp.means import CrossFit
 from duogp.methods.settings import Settings
-
-Rows = NDArray[np.intp]
 
 
 def with_seed(settings: dict[str, Any]) -> dict[str, Any]:
@@ -148,12 +147,6 @@ class Dataset:
     @property
     def num_classes(self) -> int | None:
         return None if self.target.classes is None else len(self.target.classes)
-
-
-def hold_out(rows: Rows, size: int, seed: int) -> tuple[Rows, Rows]:
-    """``rows`` without ``size`` of them, drawn at random, and those."""
-    order = np.random.default_rng(seed).permutation(len(rows))
-    return rows[order[size:]], rows[order[:size]]
 
 
 def row_indices(part: Any, n: int, name: str) -> Rows:

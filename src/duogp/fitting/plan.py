@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from duogp.data.columns import informative_columns
+from duogp.data.rows import Rows, hold_out
 from duogp.errors import DataWarning
-from duogp.fitting.dataset import Dataset, Rows, hold_out
+from duogp.fitting.dataset import Dataset
 from duogp.fitting.deep import MAX_WIDTH
 from duogp.fitting.factories import initial_kernel, is_gaussian, likelihood_label, make_likelihood
 from duogp.fitting.learned import learned_columns

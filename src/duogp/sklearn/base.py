@@ -24,7 +24,7 @@ from duogp.posterior.gp import GP
 from duogp.posterior.prediction import Prediction
 from duogp.posterior.stack import Stack
 from duogp.saveable import Saveable
-from duogp.sklearn.conformal import Calibration, hold_out
+from duogp.sklearn.conformal import Calibration, calibration_rows
 from duogp.sklearn.fit_keywords import fit_keywords, misplaced, naming_settings, seed_of, time_left
 from duogp.sklearn.frames import (
     all_numbers,
@@ -160,7 +160,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         rows = TrainingRows(matrix, target, read_weights(sample_weight, n), variances)
         if rows.weight is not None:  # rows of weight zero count neither for training nor for calibration
             rows = rows.take(np.flatnonzero(rows.weight))
-        train, held_out = hold_out(len(rows.X), share, seed)
+        train, held_out = calibration_rows(len(rows.X), share, seed)
         calibration = rows.take(held_out)
         joined = join_repeated(rows.take(train))
         rows = joined if len(joined.X) > 1 else rows.take(train)  # one row has no scale

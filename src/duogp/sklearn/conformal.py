@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from duogp.data.rows import hold_out
 from duogp.errors import DataWarning
 from duogp.sklearn.new_rows import NewRows
 
@@ -97,14 +98,13 @@ def class_scores(probabilities: Array, codes: NDArray[np.intp]) -> Array:
     return np.where(codes < 0, np.inf, 1 - p)[:, None]
 
 
-def hold_out(n: int, fraction: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def calibration_rows(n: int, fraction: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Indices of the rows to train on (at least two) and to calibrate on, each in order."""
     size = min(round(fraction * n), n - 2)
     if size < 1:
         return np.arange(n), np.arange(0)
-    # Another permutation than that of the validation rows in `duogp.fit`.
-    order = np.random.default_rng([seed, 1]).permutation(n)
-    return np.sort(order[size:]), np.sort(order[:size])
+    train, held_out = hold_out(np.arange(n), size, (seed, 1))
+    return np.sort(train), np.sort(held_out)
 
 
 def check_level(level: Any) -> float:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, betaincinv, expit, gammainc, gammaincc, gammaincinv, logit, ndtr, ndtri
 
+from duogp.numerics.mixtures import mixture_quantiles
 from duogp.numerics.root_finding import find_roots
 
 Array = NDArray[np.float64]
@@ -47,21 +48,11 @@ class Mixture(Predictive):
     std: Array
     weight: Array
 
-    def cdf(self, t: Array) -> Array:
-        z = (t[:, None] - self.mean) / self.std
-        return (self.weight * ndtr(z)).sum(1)
-
     def quantiles(self, levels: Array) -> Array:
-        p = levels[:, None, None]
-        centre = (self.weight * self.mean).sum(0)
-        deviation = np.sqrt((self.weight * (self.std**2 + (self.mean - centre) ** 2)).sum(0))
-        if len(self.mean) == 1:
-            return centre + deviation * ndtri(p)
-        # In deviations, within the bounds of Cantelli's inequality.
-        shape = (len(levels), *centre.shape)
-        low, high = (np.broadcast_to(end, shape) for end in (-np.sqrt((1 - p) / p), np.sqrt(p / (1 - p))))
-        root = find_roots(lambda s: self.cdf(centre + deviation * s) - p, low, high)
-        return centre + deviation * root
+        weight = np.broadcast_to(self.weight, (*self.mean.shape[:2], 1))[..., 0]
+        outputs = range(self.mean.shape[1])
+        own = [mixture_quantiles(levels, self.mean[:, p], self.std[:, p], weight[:, p]) for p in outputs]
+        return np.stack(own, 1)
 
 
 @dataclass(frozen=True)

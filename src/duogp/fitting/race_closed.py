@@ -1,0 +1,216 @@
+"""A race under Gaussian noise: GPs whose q(u) has a formula, with trees as their mean and without.
+
+The exact GP where it is affordable, else a sparse one. Trees then learn where the best of them is too sure
+(the log excess), and on larger tables predictive methods go on from there (`race_predictive`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from duogp.fitting.builder import Builder, start_from
+from duogp.fitting.dataset import Dataset
+from duogp.fitting.plan import SAMPLE_ROWS, Plan, make_plan
+from duogp.fitting.race import Array, Candidate, Race, Verdict, label
+from duogp.fitting.race_predictive import PredictiveRounds
+from duogp.fitting.stacking import mixture_law
+from duogp.inference.leave_one_out import leave_one_out
+from duogp.means.crossfit import CrossFit, Goal, cross_fit
+from duogp.methods.settings import Settings
+from duogp.models.model import Model
+from duogp.posterior.gp import GP
+from duogp.posterior.stack import EXCESS_BOUNDS, bounded_excess
+from duogp.training import Callback, History, settle, train
+
+
+class ClosedRace(Race):
+    """Gaussian noise."""
+
+    in_turn = "every row left out in its turn"
+
+    def __init__(
+        self, data: Dataset, given: Mapping[str, Any], settings: Settings, callbacks: Sequence[Callback]
+    ) -> None:
+        super().__init__(data, given, settings, callbacks)
+        device = settings.torch_device.type
+        exact = self.n - self.num_held <= self.rules.exact_rows.on(device) and "num_inducing" not in given
+        self.method = "exact" if exact else "svgp"
+        self.predictive = self.rules.predictive if settings.solver == "auto" and not self.small else ()
+        own: dict[str, Any] = {} if exact else self.points(self.rules.closed_points.on(device))
+        if settings.steps is None and settings.epochs is None:
+            own["epochs"] = self.rules.closed_steps.on(device)
+        self.settings = self.settings.but(**own)
+
+    def planned(self) -> list[str]:
+        return [*super().planned(), *self.predictive]
+
+    def candidates(self) -> list[Candidate]:
+        found = self._closed_forms()
+        self.excess = self._excess(min(found, key=self._nll))
+        if self.predictive:
+            more = PredictiveRounds(self, self.predictive).run(sorted(found, key=self._nll))
+            found += more
+            if not more:
+                self.notes.append("predictive methods were not tried: the time was up")
+        return found
+
+    def _closed_forms(self) -> list[Candidate]:
+        out = []
+        for i, mean in enumerate(self.means):
+            plan = self.plan(self.method, mean)
+            self.grow_trees(plan, self.rules.trees_share)
+            end = self.rules.trees_share + self.rules.closed_share if not self.small else 0.9
+            allowed = (self.clock.until(end) - time.perf_counter()) / (len(self.means) - i)
+            out.append(self._closed_form(plan, label(self.method, mean), max(allowed, 0.5)))
+        return out
+
+    def _closed_form(self, plan: Plan, name: str, seconds: float) -> Candidate:
+        builder = Builder(self.data, plan)
+        model = builder.model()
+        history = self._train(builder, model, seconds)
+        self.note(name, history)
+        if self.small:
+            left = self._left_out(builder, model)
+            return Candidate(name, builder.fitted(model, history), left, None, builder, model)
+        gp = builder.fitted(model, history)
+        held = self.moments(gp, plan)
+
+        def refit() -> GP:
+            if self.data.validation_rows is not None:
+                return gp
+            if float(model.likelihood.noise().detach().min()) < self.rules.least_noise:  # type: ignore[operator]
+                self.notes.append(
+                    f"{name}: almost without noise, it stays as the rows held out have judged it"
+                )
+                return gp
+            self._solve_for_all(builder, model, held[0])
+            return builder.fitted(model, history)
+
+        return Candidate(name, gp, held, refit, builder, model)
+
+    def _train(self, builder: Builder, model: Model, seconds: float) -> History:
+        """Steps on a sample where there are many rows, then on all rows, if there is time for a few."""
+        rules, plan, training = self.rules, builder.plan, builder.plan.training
+        begun = time.perf_counter()
+        if plan.sample_start is not None:
+            sampled = replace(plan.sample_start, seconds=rules.sample_share * seconds, follows_clock=False)
+            (history,) = train(model, builder.closed_form(model, sample=SAMPLE_ROWS), sampled)
+            pace = history.seconds / max(1, history[-1].epoch if len(history) else 1)
+        elif plan.method.recipe.points_are_rows and builder.n >= 2 * rules.exact_sample:
+            self._start_on_sample(builder, model, rules.sample_share * seconds)
+            training = replace(training, fewest_steps=10, check_every=5)
+        seconds = max(seconds - (time.perf_counter() - begun), 0.1)
+        if plan.sample_start is not None:
+            on_all_rows = pace * builder.n / SAMPLE_ROWS
+            if rules.fewest_whole_steps * on_all_rows > seconds:
+                settle(model, builder.closed_form(model))
+                note = f"its kernel is that of {SAMPLE_ROWS} rows: the time was too short for all"
+                history.notes.append(note)
+                return history
+        training = replace(training, seconds=seconds, follows_clock=False)
+        (history,) = train(model, builder.problem(model), training, None, self.callbacks)
+        return history
+
+    @staticmethod
+    def _left_out(builder: Builder, model: Model) -> tuple[Array, Array]:
+        """Moments of every row by the leave-one-out formula, [n, outputs] in the user's units."""
+        y = builder.y_scalers[0]
+        left = leave_one_out(model, builder.table.gather(builder.rows))
+        mean = y.inverse(left.mean[0].mT.double().cpu().numpy())
+        variance = left.variance[0].mT.double().cpu().numpy() * y.scale**2
+        return mean, variance
+
+    def _solve_for_all(self, builder: Builder, model: Model, before: Array) -> None:
+        """q(u) of all rows, unless it knows the rows held out worse than before: then numbers went astray."""
+        y, kept = builder.y_scalers[0], {n: t.clone() for n, t in model.state_dict().items()}
+        settle(model, builder.closed_form(model, with_validation=True))
+        batch = builder.validation()
+        assert batch is not None
+        with torch.no_grad():
+            mean = y.inverse(model.marginals(batch.x).mean[0].mT.double().cpu().numpy())
+        target = y.inverse(batch.y[0].mT.double().cpu().numpy())
+        if not np.square(mean - target).mean() <= np.square(before - target).mean():
+            model.load_state_dict(kept)
+            self.notes.append("the rows held out stayed outside: q(u) of all rows was no better on them")
+
+    def _start_on_sample(self, builder: Builder, model: Model, seconds: float) -> None:
+        """Kernel, noise and mean of an exact GP from one on some of the rows, whose steps cost a fraction."""
+        data, whole = self.data, builder.plan
+        learned = builder.table.learned
+        chosen = np.random.default_rng(data.seeds[0]).permutation(whole.train[0])[: self.rules.exact_sample]
+        part = replace(
+            data,
+            rows=[np.sort(chosen)],
+            validation_rows=None,
+            offsets=None if learned is None else learned[0].double().cpu().numpy(),
+            cross_fits={},
+        )
+        own = make_plan(part, whole.method, whole.settings, columns=whole.columns, split=False)
+        small = Builder(part, own)
+        start = small.model()
+        train(
+            start,
+            small.problem(start),
+            replace(small.plan.training, seconds=seconds, follows_clock=False, tolerance=0.01),
+        )
+        start_from(start, model)
+
+    def _excess(self, best: Candidate) -> CrossFit | None:
+        """The log of how much larger squared errors are than the best candidate's variances."""
+        assert best.builder is not None and best.model is not None
+        builder = best.builder
+        if builder.n < self.rules.excess_rows or self.data.noise is not None:
+            return None
+        squares = []
+        few = builder.rows[:, : self.rules.most_excess_rows]
+        for rows in few.split(4096, 1):
+            batch = builder.table.gather(rows)
+            left = leave_one_out(best.model, batch)
+            squares.append(((batch.y - left.mean).square() / left.variance)[0].double().cpu())
+        square = torch.cat(squares, -1).mT.numpy().clip(*EXCESS_BOUNDS)
+        plan = builder.plan
+        train_rows = plan.train[0][: self.rules.most_excess_rows]
+        return cross_fit(
+            self.rules.excess_trees,
+            self.data.X[train_rows][:, plan.columns],
+            square,
+            Goal("positive", outputs=square.shape[1]),
+            weights=self.row_weights(train_rows),
+            seed=self.data.seeds[0],
+            deadline=time.perf_counter() + self.rules.excess_share * self.clock.seconds,
+        )
+
+    def _nll(self, candidate: Candidate) -> float:
+        """Of a Gaussian with the moments of the rows held out."""
+        rows = self.rows_judged([candidate])
+        y = self.data.target.values[rows]
+        mean, variance = candidate.held
+        return float(np.mean(np.log(variance) + (y - mean) ** 2 / variance))
+
+    def verdict(self, found: list[Candidate]) -> Verdict:
+        """A law for every output."""
+        rows = self.rows_judged(found)
+        y = self.data.target.values[rows]
+        g = np.zeros_like(y)
+        if self.excess is not None:
+            columns = found[0].builder.plan.columns  # type: ignore[union-attr]
+            unseen = self.excess.held_out if self.small else self.excess.at(self.data.X[rows][:, columns])[0]
+            assert unseen is not None
+            g = bounded_excess(unseen)
+        mean, variance = (np.stack(part) for part in zip(*(c.held for c in found), strict=True))
+        weights = self.row_weights(rows)
+        laws, scores = zip(
+            *(
+                mixture_law(y[:, p], mean[..., p], variance[..., p], g[:, p], weights)
+                for p in range(y.shape[1])
+            ),
+            strict=True,
+        )
+        shares = np.mean([own.of_members + own.shared * own.mean_weights for own in laws], axis=0)
+        return Verdict(list(laws), float(np.sum(scores)), shares)
