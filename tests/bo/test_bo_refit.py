@@ -62,7 +62,7 @@ def test_a_model_that_is_surprised_is_fitted_anew(monkeypatch):
     monkeypatch.setattr(botorch_model, "first_fit", counted)
     monkeypatch.setattr(botorch_model, "ANEW_ROWS", 10)
     X, Y = data(30)
-    model = DuoGPModel.fit(X[:20], Y[:20])
+    model = DuoGPModel.fit(X[:20], Y[:20], kernel="matern52")
     again = model.refit(X, Y)
     assert fits == [20] and again.gp.model.num_data == 30
     elsewhere = torch.cat([Y[:20], Y[20:] + 30.0])

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from duogp.api import fit
+from duogp.data.rows import hold_out
 from duogp.errors import DuoGPWarning
-from duogp.fitting.dataset import hold_out
 from duogp.fitting.factories import lengthscale_prior
 from duogp.kernels import ActiveDims, Hamming, Kernel, Matern52, Product, Scale, Sum
 from duogp.methods.settings import BY_DIMENSION, Settings
@@ -39,8 +39,8 @@ ANEW_ROWS = 200
 #: Inducing points of the sparse default.
 POINTS = 300
 #: The default's settings. Inputs have a range, not a distribution, since points gather where values are good;
-#: standardised outcomes have the variance 1, which a few dozen rows do not correct. Kernel and priors are those
-#: of BoTorch's `SingleTaskGP`.
+#: standardised outcomes have the variance 1, which a few dozen rows do not correct. Kernel and priors are
+#: those of BoTorch's `SingleTaskGP`.
 SETTINGS: dict[str, Any] = {
     "kernel": "rbf",
     "standardize": "minmax",

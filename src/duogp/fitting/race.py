@@ -55,18 +55,20 @@ class Verdict(NamedTuple):
 
 @dataclass
 class Clock:
-    """Seconds of the whole race."""
+    """Seconds of the whole race; ``reserved``: of them, for what comes after the last training."""
 
     seconds: float
     begun: float = field(default_factory=time.perf_counter)
+    reserved: float = 0.0
 
     @property
     def left(self) -> float:
-        return self.begun + self.seconds - time.perf_counter()
+        """For training."""
+        return self.begun + self.seconds - self.reserved - time.perf_counter()
 
     def until(self, share: float) -> float:
-        """The value of `time.perf_counter` at which so much of the time is over."""
-        return self.begun + share * self.seconds
+        """The value of `time.perf_counter` at which so much of the time for training is over."""
+        return self.begun + share * max(self.seconds - self.reserved, 0.0)
 
 
 def label(method: str, mean: Any) -> str:
@@ -144,11 +146,9 @@ class Race(ABC):
     def grow_trees(self, plan: Plan, share: float) -> None:
         """The learned mean of all candidates, in its share of the time."""
         if learned_spec(plan.settings) is not None:
-            until = self.clock.until(share)
-            in_time = time.perf_counter() < until
-            cross_fits(self.data, plan, until)
-            if in_time and time.perf_counter() > until:
-                self.notes.append("trees: they stopped growing: the time was up")
+            name = label("", plan.settings.mean)
+            if any(fit.hurried for fit in cross_fits(self.data, plan, self.clock.until(share))):
+                self.notes.append(f"{name}: they stopped growing: the time was up")
 
     def moments(self, gp: Any, plan: Plan) -> tuple[Array, Array]:
         """Of the rows held out, [n, outputs] in the user's units."""

@@ -78,8 +78,11 @@ class ClosedRace(Race):
         if self.small:
             left = self._left_out(builder, model)
             return Candidate(name, builder.fitted(model, history), left, None, builder, model)
+        begun = time.perf_counter()
         gp = builder.fitted(model, history)
         held = self.moments(gp, plan)
+        # Solving for q(u) with all rows costs about a step.
+        self.clock.reserved += time.perf_counter() - begun + history.seconds / max(1, len(history))
 
         def refit() -> GP:
             if self.data.validation_rows is not None:

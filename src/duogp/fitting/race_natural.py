@@ -5,6 +5,7 @@ For classes there are members without a GP too: the trees alone, a logistic regr
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,6 +36,7 @@ class NaturalRace(Race):
         self, data: Dataset, given: Mapping[str, Any], settings: Settings, callbacks: Sequence[Callback]
     ) -> None:
         super().__init__(data, given, settings, callbacks)
+        self.trained = 0.0  # seconds
         self.in_turn = f"all rows, in {self.rules.folds} folds"
         own = self.points(self.rules.natural_points.of(self.small))
         self.settings = self.settings.but(**own, **self._natural(settings))
@@ -54,17 +56,24 @@ class NaturalRace(Race):
 
     def candidates(self) -> list[Candidate]:
         out: list[Candidate] = []
+        learned = self._learned_fits()
+        beside = 0.0  # seconds of the last candidate that were no training
         for i, mean in enumerate(self.means):
             plan = self.plan("svgp", mean)
             self.grow_trees(plan, self.rules.natural_trees_share)
-            allowed = max(0.9 * self.clock.left / (len(self.means) - i), 0.5)
+            allowed = max(0.9 * self.clock.left / (len(self.means) - i) - beside, 0.5)
+            begun, trained = time.perf_counter(), self.trained
             out += self._with_mean(plan, mean, allowed / 2 if self.small else allowed)
-        if self.data.num_classes is not None and "mean" not in self.given:
-            out += [
-                self._learned(out[0].gp, Logistic(), "logistic"),
-                self._learned(out[0].gp, Bagged(), "bagged"),
-            ]
-        return out
+            beside = time.perf_counter() - begun - (self.trained - trained)
+        return out + [self._learned_only(out[0].gp, fit, name) for name, fit in learned.items()]
+
+    def _learned_fits(self) -> dict[str, CrossFit]:
+        """Of classes: logistic regression, hard to beat on few rows, and bagged trees."""
+        if self.data.num_classes is None or "mean" in self.given or self.n > self.rules.most_learned_rows:
+            return {}
+        until = self.clock.until(self.rules.learned_share)
+        specs = {"logistic": Logistic(), "bagged": Bagged()}
+        return {n: cross_fits(self.data, self.plan("svgp", s), until)[0] for n, s in specs.items()}
 
     def _with_mean(self, plan: Plan, mean: Any, seconds: float) -> list[Candidate]:
         """A GP with this mean; for classes also a mean that was learned, without the GP."""
@@ -72,6 +81,7 @@ class NaturalRace(Race):
         model = builder.model()
         training = replace(plan.training, seconds=seconds, follows_clock=False)
         (history,) = train(model, builder.problem(model), training, None, self.callbacks)
+        self.trained += history.seconds
         name = label("svgp", mean)
         self.note(name, history)
         gp = builder.fitted(model, history)
@@ -93,10 +103,6 @@ class NaturalRace(Race):
         """The cross-fitted mean of a GP without the GP."""
         assert builder.cross_fits is not None
         return self._learned_only(builder.fitted(builder.model(), History()), builder.cross_fits[0], name)
-
-    def _learned(self, gp: GP, spec: Any, name: str) -> Candidate:
-        """Logistic regression, hard to beat on a few hundred rows, or bagged trees, which err elsewhere."""
-        return self._learned_only(gp, cross_fits(self.data, self.plan("svgp", spec))[0], name)
 
     def _learned_only(self, gp: GP, fit: CrossFit, name: str) -> Candidate:
         own = LearnedOnly(gp, LearnedMean(replace(fit, held_out=None)))
@@ -127,7 +133,8 @@ class NaturalRace(Race):
         settings = plan.settings.but(validation_fraction=0.0, num_inducing=points)
         inner = Builder(own, make_plan(own, METHODS["svgp"], settings, columns=plan.columns, split=False))
         model = inner.model()
-        train(model, inner.problem(model), replace(inner.plan.training, seconds=seconds, follows_clock=False))
+        training = replace(inner.plan.training, seconds=seconds, follows_clock=False)
+        self.trained += max(history.seconds for history in train(model, inner.problem(model), training))
         out: list[Array] = []
         model.eval()
         with torch.no_grad():

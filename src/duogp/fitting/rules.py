@@ -54,6 +54,9 @@ class Rules:
     excess_share: float = 0.08
     #: Of the trees where GPs have no closed form: there they are more often the better half.
     natural_trees_share: float = 0.45
+    #: Of the time, for bagged trees of classes; rows up to which they and logistic regression are candidates.
+    learned_share: float = 0.12
+    most_learned_rows: int = 100_000
     #: Nats a row that more steps of a candidate must gain: a stack forgives more than a single model.
     tolerance: float = 0.01
     #: More points than these are rows, not centres of k-means.

@@ -122,6 +122,7 @@ class CrossFit:
     held_out: Array | None = None  # predictions for the rows they were trained on, [n, columns], unseen
     bagged: list[Forest] | None = None  # of every output, beside the folds
     share: Array | None = None  # a of every output, their share in the blend
+    hurried: bool = False  # whether the clock ended trees that still improved
     memo: dict[str, tuple[bytes, Array, Array]] = field(default_factory=dict, repr=False)
 
     @property
@@ -238,7 +239,7 @@ def cross_fit(
     targets = [_model_target(y[:, p], goal) for p in range(y.shape[1])]
     held_out = np.zeros((n, goal.columns))
     blended = isinstance(spec, Trees) and bool(spec.bagged) and goal.kind in BLENDED and n <= BAGGED_ROWS
-    now, boosted_until = time.perf_counter(), deadline
+    hurried, now, boosted_until = False, time.perf_counter(), deadline
     if blended and deadline is not None:
         boosted_until = now + (1 - BAGGED_SHARE) * (deadline - now)
     models: list[list[Any]] = [[] for _ in range(count)]
@@ -249,13 +250,14 @@ def cross_fit(
             assert goal.classes is not None
             fitted = [_logistic(spec, X, target, goal.classes, job, weights) for job in jobs]
         elif isinstance(spec, Trees):
-            fitted = _grow(spec, X, target, goal, jobs, weights, seed, boosted_until)
+            fitted, late = _grow(spec, X, target, goal, jobs, weights, seed, boosted_until)
+            hurried |= late
         else:
             fitted = [_fit(clone(spec), X, target, goal, job, weights) for job in jobs]
         for k, (model, job) in enumerate(zip(fitted, jobs, strict=True)):
             models[k].append(model)
             held_out[job.held_out, columns] = latent_values(model, X[job.held_out], goal)
-    made = CrossFit(models, goal, X.shape[1], held_out)
+    made = CrossFit(models, goal, X.shape[1], held_out, hurried=hurried)
     if blended and (deadline is None or time.perf_counter() < deadline):
         return _blended(made, Bagged(spec.bagged), X, targets, weights, seed, deadline)
     return made
@@ -339,8 +341,8 @@ def _grow(
     weights: NDArray | None,
     seed: int,
     deadline: float | None,
-) -> list[Any]:
-    """One model for each job, grown in rounds until the loss on unseen rows rises."""
+) -> tuple[list[Any], bool]:
+    """One model for each job, grown in rounds until the loss on unseen rows rises; whether time ended it."""
     from threadpoolctl import threadpool_limits
 
     models = [spec.model(goal, len(job.train), X.shape[1], seed + k) for k, job in enumerate(jobs)]
@@ -370,9 +372,9 @@ def _grow(
         if deadline is not None and more * pace > deadline - now:
             more = int((deadline - now) / pace)
             if more < FEWEST_MORE:
-                break
+                return models, True
         trees = grown + more
-    return models
+    return models, False
 
 
 def _loss(goal: Goal) -> Callable[[Any, NDArray, NDArray], NDArray]:
