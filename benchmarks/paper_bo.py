@@ -9,9 +9,9 @@
 Rover and Lunar compare SVGP with DCSVGP (β₂ = 0 and 0.1 as in the paper, and 1, the bound), trained as in the
 paper, by Adam on minibatches (-adam), and with q(u) in closed form (the library's default below a thousand
 rows); Ranolazine has PPGPR-DKL and PPGPR-DCDKL, and a search near good molecules three times: with a model of
-their substructures (fingerprint), with one of their latent points (near-latent) and with none (near). Random search and TuRBO with an exact GP run beside them, the
-latter twice: ours with TuRBO's settings and warm-started refits, and BoTorch's with those of its tutorial.
-Models of one seed start from the same points.
+their substructures (fingerprint), with one of their latent points (near-latent) and with none (near). Random
+search and TuRBO with an exact GP run beside them, the latter twice: ours with TuRBO's settings and warm-
+started refits, and BoTorch's with those of its tutorial. Models of one seed start from the same points.
 
 Every finished run is a line of the results file and is not computed again. With a time limit nothing new is
 started after it, and what runs then stops after its batch; it goes on from --state the next time (where
