@@ -45,7 +45,7 @@ def check_monte_carlo(kernel: Kernel, x: torch.Tensor, magnitude: float = 1.0) -
     assert phi.dtype == x.dtype
 
 
-def test_kernels_without_features_say_so() -> None:
+def test_tanimoto_has_no_features() -> None:
     with pytest.raises(TypeError, match="Tanimoto has no random features"):
         make_kernel("tanimoto", DIMS).prior_features(4)
 

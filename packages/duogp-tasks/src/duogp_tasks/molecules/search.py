@@ -29,8 +29,13 @@ MOVES = (0.5, 0.9)
 CROSSED = 0.3
 #: Rounds of candidates, until there are enough new molecules.
 ROUNDS = 4
-#: Steps of a fit: variance, noise and mean are all there is to learn.
-STEPS = 15
+#: A few steps are enough: variance, noise and mean are all there is to learn.
+FITTING: dict[str, Any] = {
+    "standardize": False,
+    "validation_fraction": 0.0,
+    "initial_noise": 0.1,
+    "steps": 15,
+}
 MODELS: dict[str, dict[str, Any]] = {
     "fingerprint": {"kernel": "tanimoto"},
     "latent": {"kernel": "matern52", "ard": False, "initial_lengthscale": 10.0},
@@ -92,17 +97,11 @@ class MoleculeSearch(Strategy):
         if self.features == "none":
             return _proposal(X[self.rng(DRAW, self.batches).permutation(len(X))[:n]])
         centre, scale = self.y.mean(), self.y.std() or 1.0
-        settings = {"standardize": False, "validation_fraction": 0.0, "initial_noise": 0.1, "steps": STEPS}
+        settings = FITTING | MODELS[self.features] | {"random_state": self.number(FIT, self.batches)}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)  # of substructures that no molecule has
-            gp: Any = duogp.fit(
-                self._inputs(self.X, self.smiles),
-                (self.y - centre) / scale,
-                "exact",
-                random_state=self.number(FIT, self.batches),
-                **settings,
-                **MODELS[self.features],
-            )
+            rows = self._inputs(self.X, self.smiles)
+            gp: Any = duogp.fit(rows, (self.y - centre) / scale, "exact", **settings)
         inputs = self._inputs(X, smiles)
         draws = gp.sample(inputs, n, seed=self.number(DRAW, self.batches), kind="joint")
         chosen = distinct_maximisers(draws)
