@@ -59,15 +59,7 @@ class RanolazineMPO(Task):
 
     def zinc(self, count: int, seed: int = 0) -> Floats:
         """Points of `count` random molecules of ZINC-250k, which the data folder must hold."""
-        root = data_root()
-        path = None if root is None else root / "molecules" / "zinc250k.smi.gz"
-        if path is None or not path.is_file():
-            raise FileNotFoundError(
-                "ZINC-250k is missing: set DUOGP_DATA to the folder that holds molecules/"
-            )
-        smiles = gzip.decompress(path.read_bytes()).decode().split()
-        chosen = np.random.default_rng(seed).choice(len(smiles), count, replace=False)
-        return self.points([smiles[i] for i in chosen])
+        return self.points(zinc_molecules(count, seed))
 
     def _evaluate(self, points: Floats) -> Floats:
         smiles = self._decode(points)
@@ -81,3 +73,14 @@ class RanolazineMPO(Task):
         for i, smiles in zip(new, self.autoencoder.decode(points[new]), strict=True):
             self._decoded[keys[i]] = smiles
         return [self._decoded[key] for key in keys]
+
+
+def zinc_molecules(count: int, seed: int = 0) -> list[str]:
+    """SMILES of `count` random molecules of ZINC-250k, which the data folder must hold."""
+    root = data_root()
+    path = None if root is None else root / "molecules" / "zinc250k.smi.gz"
+    if path is None or not path.is_file():
+        raise FileNotFoundError("ZINC-250k is missing: set DUOGP_DATA to the folder that holds molecules/")
+    smiles = gzip.decompress(path.read_bytes()).decode().split()
+    chosen = np.random.default_rng(seed).choice(len(smiles), count, replace=False)
+    return [smiles[i] for i in chosen]
