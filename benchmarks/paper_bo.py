@@ -342,16 +342,16 @@ def tables(lines: list[dict[str, Any]]) -> Iterator[str]:
         if not groups:
             continue
         yield f"\n{experiment.title}\n"
-        yield "| contestant | runs | best value | on all terrains | better than coupled in | seconds |"
-        yield "| --- | --- | --- | --- | --- | --- |"
+        yield "| contestant | runs | best value | on all terrains | one batch ahead | better than coupled in | seconds |"
+        yield "| --- | --- | --- | --- | --- | --- | --- |"
         for name, runs in groups.items():
             coupled = {run["seed"]: run["best"] for run in groups.get(coupled_one(name), [])}
             pairs = [run["best"] - coupled[run["seed"]] for run in runs if run["seed"] in coupled]
             wins = f"{sum(d > 0 for d in pairs)} of {len(pairs)}" if "dc" in name and pairs else ""
             times = [run["seconds"] for run in runs if run["seconds"] is not None]
             took = f"{np.median(times):.0f}" if times else ""
-            both = summary(runs, "best"), summary(runs, "score")
-            cells = [CONTESTANTS[name].label, str(len(runs)), *both, wins, took]
+            means = (summary(runs, what) for what in ("best", "score", "ahead"))
+            cells = [CONTESTANTS[name].label, str(len(runs)), *means, wins, took]
             yield f"| {' | '.join(cells)} |"
 
 
@@ -363,8 +363,8 @@ def coupled_one(name: str) -> str:
 
 
 def summary(runs: list[dict[str, Any]], name: str) -> str:
-    """Mean ± standard error of a number of each run; nothing where no run has it."""
-    values = [np.array([run[name]]) for run in runs if run[name] is not None]
+    """Mean ± standard error of a number of each run (of a list: its mean); nothing where no run has it."""
+    values = [np.array([np.mean(run[name])]) for run in runs if run.get(name) is not None]
     if not values:
         return ""
     mean, error = mean_and_error(values)
