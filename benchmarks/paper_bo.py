@@ -342,8 +342,10 @@ def tables(lines: list[dict[str, Any]]) -> Iterator[str]:
         if not groups:
             continue
         yield f"\n{experiment.title}\n"
-        yield "| contestant | runs | best value | on all terrains | one batch ahead | better than coupled in | seconds |"
-        yield "| --- | --- | --- | --- | --- | --- | --- |"
+        head = ("contestant", "runs", "best value", "on all terrains", "one batch ahead")
+        head += ("better than coupled in", "seconds")
+        yield f"| {' | '.join(head)} |"
+        yield f"|{' --- |' * len(head)}"
         for name, runs in groups.items():
             coupled = {run["seed"]: run["best"] for run in groups.get(coupled_one(name), [])}
             pairs = [run["best"] - coupled[run["seed"]] for run in runs if run["seed"] in coupled]
