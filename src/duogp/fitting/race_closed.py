@@ -16,10 +16,11 @@ import torch
 
 from duogp.fitting.builder import Builder, start_from
 from duogp.fitting.dataset import Dataset
-from duogp.fitting.plan import SAMPLE_ROWS, Plan, make_plan
+from duogp.fitting.plan import Plan, make_plan
 from duogp.fitting.race import Array, Candidate, Race, Verdict, label
 from duogp.fitting.race_predictive import PredictiveRounds
 from duogp.fitting.stacking import mixture_law
+from duogp.fitting.training_plan import SAMPLE_ROWS
 from duogp.inference.leave_one_out import leave_one_out
 from duogp.means.crossfit import CrossFit, Goal, cross_fit
 from duogp.methods.settings import Settings

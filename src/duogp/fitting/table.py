@@ -10,7 +10,8 @@ from duogp.fitting.auto import StackPlan, choose, plan_stack, stack
 from duogp.fitting.builder import Builder, start_from
 from duogp.fitting.checks import check_settings
 from duogp.fitting.dataset import Dataset, with_seed
-from duogp.fitting.plan import SAMPLE_ROWS, Plan, make_plan
+from duogp.fitting.plan import Plan, make_plan
+from duogp.fitting.training_plan import SAMPLE_ROWS
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings
 from duogp.posterior.gp import GP

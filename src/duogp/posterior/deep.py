@@ -17,7 +17,8 @@ from duogp.likelihoods import Density
 from duogp.models.deep import DeepModel
 from duogp.models.layers import FrozenLayer
 from duogp.models.sample_mixture import MixtureDensity, mixture_moments
-from duogp.posterior.gp import GP, _find, _plain
+from duogp.posterior.described import first_value, plain_description
+from duogp.posterior.gp import GP
 from duogp.posterior.prediction import Prediction
 from duogp.posterior.sampling import joint_draws, path_draws
 
@@ -135,10 +136,10 @@ class DeepGP(GP):
         out = super().hyperparameters()
         out["layers"] = []
         for layer in self.model.layers:
-            own = {"kernel": _plain(layer.basis.kernel.describe())}
+            own = {"kernel": plain_description(layer.basis.kernel.describe())}
             if (mean_kernel := getattr(layer.basis, "mean_kernel", None)) is not None:
-                own["mean_kernel"] = _plain(mean_kernel.describe())
-            out["layers"].append({"lengthscale": _find(own["kernel"], "lengthscale"), **own})
+                own["mean_kernel"] = plain_description(mean_kernel.describe())
+            out["layers"].append({"lengthscale": first_value(own["kernel"], "lengthscale"), **own})
         return out
 
     @property
