@@ -482,6 +482,7 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
                 self._settings = self._settings | {"device": device}
             for gp in self.gps:
                 gp.settings = gp.settings.but(device=device)
+                gp._form = gp._likelihood64 = None
             self._refresh()
         return self
 
