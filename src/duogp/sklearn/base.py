@@ -53,6 +53,8 @@ from duogp.tables.schema import Completions, NothingUsableError, Schema
 from duogp.training.history import History
 from duogp.training.progress import overall
 
+#: Most outputs or classes of which categories with many levels keep a mean for each level.
+MOST_OUTCOMES = 10
 #: The default method of a stream: natural gradients, and points grown from the first rows on.
 STREAM = "ivsgpr"
 

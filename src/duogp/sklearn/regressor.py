@@ -12,7 +12,7 @@ from sklearn.utils import Tags
 from duogp.data.targets import require_support
 from duogp.data.validation import as_target
 from duogp.posterior.prediction import Prediction
-from duogp.sklearn.base import BaseGP
+from duogp.sklearn.base import MOST_OUTCOMES, BaseGP
 from duogp.sklearn.conformal import Calibration, Scale, check_level
 from duogp.sklearn.new_rows import NewRows
 from duogp.sklearn.quantiles import as_levels
@@ -149,8 +149,8 @@ class GPRegressor(RegressorMixin, BaseGP):
         return self._partial_fit(X, y, sample_weight)
 
     def _level_target(self, target: NDArray) -> Array | None:
-        single = target.reshape(len(target), -1)
-        return single[:, 0] if single.shape[1] == 1 else None
+        outputs = target.reshape(len(target), -1)
+        return outputs if outputs.shape[1] <= MOST_OUTCOMES else None
 
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
         values = require_moderate(as_target(from_arrow(y), n, name).astype(np.float64, copy=False), name)
