@@ -26,8 +26,9 @@ class Runner(NamedTuple):
 class PredictiveRounds:
     """Two rounds of the methods ``names`` on the table, by the settings and in the time of a race."""
 
-    def __init__(self, race: Race, names: Sequence[str]) -> None:
+    def __init__(self, race: Race, names: Sequence[str], most_rows: int | None = None) -> None:
         self.race, self.names = race, names
+        self.most_rows = most_rows  # of a closed form at their points; None: all
         self.pace = 0.0  # seconds of a minibatch step
 
     def run(self, found: list[Candidate]) -> list[Candidate]:
@@ -77,7 +78,7 @@ class PredictiveRounds:
         builder = Builder(race.data, race.plan(self.names[0], closed.builder.settings.mean, **own))
         start = builder.model(METHODS["svgp"])  # its points may be fewer than those of the closed form
         start_from(closed.model, start)
-        settle(start, builder.closed_form(start))
+        settle(start, builder.closed_form(start, sample=self.most_rows))
         return builder, start
 
     def _round(self, builder: Builder, model: Model, steps: int, seconds: float, schedule: str) -> History:
