@@ -47,6 +47,8 @@ def test_the_sample_depends_on_no_order_of_the_chunks():
     first, second = (survey(each, sample=50, seed=3).sample for each in (chunks, chunks[::-1]))
     assert np.array_equal(first.x, second.x) and np.array_equal(first.weight, second.weight)
     assert len(np.unique(first.x[:, 0])) == 50
+    moments = [survey(each, sample=50, seed=3).moments.as_row() for each in (chunks, chunks[::-1])]
+    assert np.array_equal(*moments)
     other = survey(chunks, sample=50, seed=4).sample
     assert not np.array_equal(first.x, other.x)
     where = np.array([np.flatnonzero((x == X).all(1))[0] for x in first.x])

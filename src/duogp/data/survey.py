@@ -1,8 +1,8 @@
 """One pass over a source: how many rows, their scales, and a uniform sample of them.
 
 Means and variances are merged by the formula of Chan, Golub and LeVeque (1979). The sample is the rows with
-the smallest random numbers of `place_hashes`: it does not depend on the order of the chunks or on the number
-of processes.
+the smallest random numbers of `place_hashes`. Neither depends on the order in which chunks are read or on the
+number of processes.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def survey(
     ``keep``: a mask of the rows of a chunk that count; those that are drawn are ``sample`` of them.
     """
     group = Group() if group is None else group
-    moments: Moments | None = None
+    moments: list[Floats] = []  # [number, moments] of every chunk
     drawn: Floats | None = None
     shape = np.zeros(4)  # columns of x, y, noise and weights
     for chunk in chunks:
@@ -114,7 +114,7 @@ def survey(
             raise ValueError(f"chunk {chunk.number} has other columns than the chunks before it")
         shape = found
         own = Moments.of(np.column_stack([chunk.x, chunk.y]), chunk.weight)
-        moments = own if moments is None else moments.merged(own)
+        moments.append(np.concatenate([[float(chunk.number)], own.as_row()]))
         drawn = _smallest(priority, chunk, drawn, sample)
     shapes = group.rows(torch.as_tensor(shape)[None]).numpy()
     shapes = shapes[shapes.any(1)]
@@ -126,16 +126,19 @@ def survey(
     empty = np.empty((0, 1 + d + outputs + noise + weight))
     rows = group.rows(torch.as_tensor(empty if drawn is None else drawn)).numpy()
     rows = rows[rows[:, 0].argsort(kind="stable")][:sample, 1:]
-    width = 2 + 4 * (d + outputs)
-    table = np.empty((0, width)) if moments is None else moments.as_row()[None]
-    merged: Moments | None = None
-    for row in group.rows(torch.as_tensor(table)).numpy():
-        each = Moments.from_row(row)
-        merged = each if merged is None else merged.merged(each)
-    assert merged is not None
+    table = np.stack(moments) if moments else np.empty((0, 3 + 4 * (d + outputs)))
+    merged = _merged(group.rows(torch.as_tensor(table)).numpy())
     x, y, own_noise, own_weight = np.split(rows, np.cumsum([d, outputs, noise]), axis=1)
     chosen = Chunk(x, y, own_noise if noise else None, own_weight[:, 0] if weight else None)
     return Survey(merged, chosen, int(d))
+
+
+def _merged(rows: Floats) -> Moments:
+    """The moments of all chunks, in the order of their numbers: the same bits for any number of processes."""
+    first, *others = (Moments.from_row(row) for row in rows[rows[:, 0].argsort(kind="stable"), 1:])
+    for other in others:
+        first = first.merged(other)
+    return first
 
 
 def _width(part: Floats | None) -> int:
