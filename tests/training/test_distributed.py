@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What one process found, and each of two that work together; all with one thread, as starts are fitted."""
+    """What one process found, and each of two that work together; one thread each, as starts are fitted."""
     folder = tmp_path_factory.mktemp("gloo")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     if sys.platform == "linux":
