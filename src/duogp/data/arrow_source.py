@@ -68,36 +68,8 @@ class ArrowSource:
             self._require_numbers(name)
 
     def chunks(self, rank: int = 0, world: int = 1) -> Iterator[Chunk]:
-        pieces = self._pieces()
-        by_piece = len(pieces) >= world
-        for i, piece in enumerate(pieces):
-            if by_piece and i % world != rank:
-                continue
-            for place, batch in enumerate(self._batches(piece)):
-                mine = by_piece or (i + place) % world == rank
-                if mine and batch.num_rows:
-                    yield self._chunk(batch, (i << 32) + place)
-
-    def _pieces(self) -> list[Any]:
-        """Row groups of Parquet files, files of other formats; sorted by path, so that every rank agrees."""
-        fragments = list(self.dataset.get_fragments())
-        if all(hasattr(fragment, "path") for fragment in fragments):
-            fragments.sort(key=lambda fragment: str(fragment.path))
-        out: list[Any] = []
-        for fragment in fragments:
-            split = getattr(fragment, "split_by_row_group", None)
-            out += [fragment] if split is None else split()
-        return out
-
-    def _batches(self, piece: Any) -> Iterator[Any]:
-        """Record batches of at most ``chunk_rows`` rows; few are read ahead, so that memory is bounded."""
-        return piece.to_batches(
-            schema=self.dataset.schema,
-            columns=self._columns,
-            batch_size=self.chunk_rows,
-            batch_readahead=1,
-            fragment_readahead=1,
-        )
+        for number, batch in record_batches(self.dataset, self._columns, self.chunk_rows, rank, world):
+            yield self._chunk(batch, number)
 
     def _chunk(self, batch: Any, number: int) -> Chunk:
         names = batch.schema.names
@@ -126,6 +98,42 @@ class ArrowSource:
                 f"column {name!r} holds {kind}: a source of chunks reads numbers only; name the columns to "
                 "read with columns=, or turn it into numbers first"
             )
+
+
+def record_batches(
+    dataset: Any, columns: Sequence[str], rows: int, rank: int = 0, world: int = 1
+) -> Iterator[tuple[int, Any]]:
+    """Record batches of at most so many rows that belong to a rank, with numbers that all ranks agree on.
+
+    Few are read ahead, so that memory is bounded.
+    """
+    pieces = _pieces(dataset)
+    by_piece = len(pieces) >= world
+    for i, piece in enumerate(pieces):
+        if by_piece and i % world != rank:
+            continue
+        batches = piece.to_batches(
+            schema=dataset.schema,
+            columns=list(columns),
+            batch_size=rows,
+            batch_readahead=1,
+            fragment_readahead=1,
+        )
+        for place, batch in enumerate(batches):
+            if batch.num_rows and (by_piece or (i + place) % world == rank):
+                yield (i << 32) + place, batch
+
+
+def _pieces(dataset: Any) -> list[Any]:
+    """Row groups of Parquet files, files of other formats; sorted by path, so that every rank agrees."""
+    fragments = list(dataset.get_fragments())
+    if all(hasattr(fragment, "path") for fragment in fragments):
+        fragments.sort(key=lambda fragment: str(fragment.path))
+    out: list[Any] = []
+    for fragment in fragments:
+        split = getattr(fragment, "split_by_row_group", None)
+        out += [fragment] if split is None else split()
+    return out
 
 
 def is_dataset(value: Any) -> bool:
