@@ -7,13 +7,16 @@ those of a uniform sample of the rows. A level that the sample lacks is encoded 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from duogp.data.arrow_source import is_dataset, open_dataset, record_batches
+from duogp.data.arrow_source import files_of, is_dataset, open_dataset, record_batches
 from duogp.data.sources import CHUNK_ROWS, Chunk, place_hashes, require_chunk_rows
-from duogp.tables.arrow import arrow
+from duogp.tables.arrow import arrow, first_line
+from duogp.tables.files import PLAIN, TextForm, csv_options, format_of
 from duogp.tables.schema import Schema, require_columns
 
 #: Rows of the sample that decides what columns become.
@@ -23,7 +26,8 @@ SCHEMA_ROWS = 50_000
 class TableSource:
     """The rows of a dataset (or of paths, or of a pattern) that have a target, encoded by a schema.
 
-    ``options``: those of `Schema.learn`. Making one reads the files once, for the sample.
+    ``form``: of CSV files; ``options``: those of `Schema.learn`. Making one reads the files once, for the
+    sample.
     """
 
     single_output = True
@@ -38,15 +42,18 @@ class TableSource:
         chunk_rows: int = CHUNK_ROWS,
         sample_rows: int = SCHEMA_ROWS,
         seed: int = 0,
+        form: TextForm = PLAIN,
         **options: Any,
     ) -> None:
         self.chunk_rows = require_chunk_rows(chunk_rows)
-        self.dataset = files if is_dataset(files) else open_dataset(files)
+        self.dataset = files if is_dataset(files) else _opened(files_of(files), form)
         there = list(self.dataset.schema.names)
         require_columns([target, *drop, *([] if weights is None else [weights])], there, "asked for")
         read = [name for name in there if name not in drop]
-        self.sample = sample_table(self.dataset, read, sample_rows, seed, self.chunk_rows)
+        with _readable():
+            self.sample = sample_table(self.dataset, read, sample_rows, seed, self.chunk_rows)
         self.schema = Schema.learn(self.sample, target, weights=weights, **options)
+        self.schema = replace(self.schema, dropped={**dict.fromkeys(drop, "as asked"), **self.schema.dropped})
         if self.schema.target is None or self.schema.target.is_class:
             raise ValueError(
                 f"the target {target!r} holds class labels: only numbers are learned from files in chunks"
@@ -56,12 +63,37 @@ class TableSource:
         self._columns = [*named, target, *([] if weights is None else [weights])]
 
     def chunks(self, rank: int = 0, world: int = 1) -> Iterator[Chunk]:
-        for number, batch in record_batches(self.dataset, self._columns, self.chunk_rows, rank, world):
-            table = arrow().Table.from_batches([batch])
-            y, has_target = self.schema.targets(table)
-            weight = self.schema.row_weights(table)
-            chunk = Chunk(self.schema.encode(table).matrix, y[:, None], None, weight, number)
-            yield chunk if has_target.all() else chunk.take(has_target)
+        with _readable():
+            for number, batch in record_batches(self.dataset, self._columns, self.chunk_rows, rank, world):
+                yield self._chunk(number, arrow().Table.from_batches([batch]))
+
+    def _chunk(self, number: int, table: Any) -> Chunk:
+        y, has_target = self.schema.targets(table)
+        weight = self.schema.row_weights(table)
+        chunk = Chunk(self.schema.encode(table).matrix, y[:, None], None, weight, number)
+        return chunk if has_target.all() else chunk.take(has_target)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Errors of pyarrow as ValueErrors."""
+    try:
+        yield
+    except arrow().ArrowException as error:
+        raise ValueError(
+            f"the files cannot be read in chunks: {first_line(error)}; columns of CSV files have the types "
+            "of their first rows"
+        ) from None
+
+
+def _opened(paths: list[str], form: TextForm) -> Any:
+    """The dataset of files; of CSV files with the delimiter of the first, and the gaps of `read_table`."""
+    if format_of(paths[0]) not in ("csv", "tsv"):
+        return open_dataset(paths)
+    if form.encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
+        raise ValueError(f"files of the encoding {form.encoding!r} are not read in chunks: save as UTF-8")
+    formats = arrow("dataset")
+    return formats.dataset(paths, format=formats.CsvFileFormat(**csv_options(paths[0], form)))
 
 
 def sample_table(dataset: Any, columns: Sequence[str], rows: int, seed: int, chunk_rows: int) -> Any:
