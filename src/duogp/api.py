@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 
 from duogp.baselines import NeuralPredictor, fit_neural
 from duogp.data.arrow_source import ArrowSource, is_dataset
-from duogp.data.sources import Source
+from duogp.data.sources import Source, is_source
 from duogp.fitting.streamed import fit_source
 from duogp.fitting.table import fit_replicates, fit_table, is_auto, plan
 from duogp.methods.registry import METHODS, Method
@@ -73,7 +73,7 @@ def fit(
     Deep methods return a `DeepGP`; the baselines "mc-dropout" and "deep-ensemble" are no GPs: theirs is a
     `duogp.baselines.NeuralPredictor`, and their settings `duogp.baselines.NeuralSettings`.
     """
-    if isinstance(X, Source) or is_dataset(X):
+    if is_source(X) or is_dataset(X):
         given = {"y": y, "validation": validation, "noise": noise, "sample_weight": sample_weight}
         return fit_source(_source(X, target, given), method, callbacks=callbacks, settings=settings)
     if target is not None:
@@ -103,7 +103,7 @@ def _source(X: Any, target: str | Sequence[str] | None, given: dict[str, Any]) -
     for name, value in given.items():
         if value is not None:
             raise ValueError(f"a source of chunks has all that belongs to its rows: it takes no {name}")
-    if isinstance(X, Source):
+    if is_source(X):
         if target is not None:
             raise ValueError("a source of chunks has its own targets: it takes no target")
         return X

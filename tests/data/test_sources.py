@@ -8,7 +8,7 @@ import pytest
 from pyarrow import csv, dataset, feather, parquet
 
 from duogp.data.arrow_source import ArrowSource, files_of
-from duogp.data.sources import ArraySource, Chunk, Source, below, place_hashes, row_hashes
+from duogp.data.sources import ArraySource, Chunk, Source, below, is_source, place_hashes, row_hashes
 
 N = 103
 
@@ -66,6 +66,18 @@ def test_chunks_and_their_numbers_do_not_depend_on_the_world(source, world):
     shared = {c.number: c.x for rank in range(world) for c in source.chunks(rank, world)}
     assert alone.keys() == shared.keys()
     assert all(np.array_equal(alone[k], shared[k]) for k in alone)
+
+
+def test_arrays_with_an_attribute_chunks_are_no_sources():
+    class Blocked:
+        """As arrays of dask and columns of pyarrow have it."""
+
+        @property
+        def chunks(self) -> tuple[int, ...]:
+            return (1, 2)
+
+    assert not is_source(Blocked()) and not is_source(pa.chunked_array([[1.0], [2.0]]))
+    assert is_source(ArraySource(np.ones((3, 1)), np.ones(3)))
 
 
 def test_a_source_can_be_read_again(source):

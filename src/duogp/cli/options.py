@@ -46,8 +46,8 @@ def spooled(path: str) -> str:
 
 
 def files_in(path: str) -> list[str]:
-    """The files that a pattern ("data/*.parquet") or a folder stands for; a plain path is itself."""
-    if Path(path).is_file() or not (Path(path).is_dir() or any(mark in path for mark in "*?[")):
+    """The files that a pattern such as "data/*.parquet" stands for; a path is itself."""
+    if Path(path).exists() or not any(mark in path for mark in "*?["):
         return [path]
     from duogp.data.arrow_source import files_of
 

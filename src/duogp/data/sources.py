@@ -8,7 +8,7 @@ together are the table, each row once; which rows a chunk holds, and its `Chunk.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,11 @@ class Source(Protocol):
     def chunks(self, rank: int = 0, world: int = 1) -> Iterator[Chunk]:
         """One pass over the chunks that belong to process ``rank`` of ``world``."""
         ...
+
+
+def is_source(value: Any) -> TypeGuard[Source]:
+    """Whether this is a source; arrays of other libraries have an attribute `chunks` that is no method."""
+    return isinstance(value, Source) and callable(getattr(type(value), "chunks", None))
 
 
 class ArraySource:
