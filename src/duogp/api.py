@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 from duogp.baselines import NeuralPredictor, fit_neural
+from duogp.data.arrow_source import ArrowSource, is_dataset
+from duogp.data.sources import Source, is_source
+from duogp.fitting.streamed import fit_source
 from duogp.fitting.table import fit_replicates, fit_table, is_auto, plan
 from duogp.methods.registry import METHODS, Method
 from duogp.online.table import fit_stream
@@ -31,9 +34,10 @@ def fit(
 @overload
 def fit(
     X: Any,
-    y: Any,
+    y: Any = None,
     method: str | Method = "dcsvgp",
     *,
+    target: str | Sequence[str] | None = None,
     validation: tuple[Any, Any] | None = None,
     noise: Any = None,
     sample_weight: Any = None,
@@ -44,9 +48,10 @@ def fit(
 
 def fit(
     X: Any,
-    y: Any,
+    y: Any = None,
     method: str | Method = "dcsvgp",
     *,
+    target: str | Sequence[str] | None = None,
     validation: tuple[Any, Any] | None = None,
     noise: Any = None,
     sample_weight: Any = None,
@@ -61,9 +66,18 @@ def fit(
     the training rows, where they are needed). ``noise``: known noise variance of each row. All other keywords
     are `duogp.Settings`; `duogp.plan` shows what they lead to.
 
+    Rows that do not fit into memory: ``X`` is a source of chunks (`duogp.data.sources.Source`, which has its
+    own targets), or a `pyarrow.dataset` with the name of its ``target`` column; y is left out, and the method
+    is one with a closed form: ``duogp.fit(dataset, target="y", method="svgp")``.
+
     Deep methods return a `DeepGP`; the baselines "mc-dropout" and "deep-ensemble" are no GPs: theirs is a
     `duogp.baselines.NeuralPredictor`, and their settings `duogp.baselines.NeuralSettings`.
     """
+    if is_source(X) or is_dataset(X):
+        given = {"y": y, "validation": validation, "noise": noise, "sample_weight": sample_weight}
+        return fit_source(_source(X, target, given), method, callbacks=callbacks, settings=settings)
+    if target is not None:
+        raise ValueError("target= names a column of a pyarrow.dataset: for a table in memory give y")
     rows: dict[str, Any] = {"validation": validation, "sample_weight": sample_weight}
     if is_auto(method):
         return fit_table(X, y, method, noise=noise, callbacks=callbacks, settings=settings, **rows)
@@ -82,6 +96,20 @@ def fit(
         _refuse(recipe, "learns from a stream", **given)
         return fit_stream(X, y, recipe, sample_weight, settings)
     return fit_table(X, y, recipe, noise=noise, callbacks=callbacks, settings=settings, **rows)
+
+
+def _source(X: Any, target: str | Sequence[str] | None, given: dict[str, Any]) -> Source:
+    """A source of chunks; a dataset with its target becomes one."""
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"a source of chunks has all that belongs to its rows: it takes no {name}")
+    if is_source(X):
+        if target is not None:
+            raise ValueError("a source of chunks has its own targets: it takes no target")
+        return X
+    if target is None:
+        raise ValueError("a dataset needs target=, the name of the column to predict")
+    return ArrowSource(X, target)
 
 
 def _refuse(method: Method, why: str, **given: Any) -> None:

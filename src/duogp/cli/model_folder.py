@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from duogp.bench.results import finite
 from duogp.cli.errors import note
+from duogp.cli.options import files_in
 from duogp.tables import Schema, TextForm, column_names_of, read_chunks
 from duogp.tables.arrow import arrow
 from duogp.tables.files import CHUNK_ROWS, column_types_of
@@ -59,12 +60,15 @@ class SavedModel:
     def rows(
         self, path: str, *, target: bool = False, keep: list[str] | None = None, typed: bool = False
     ) -> Iterator[Any]:
-        """Tables of a few rows of a file each, with the column types that the model was fitted on.
+        """Tables of a few rows of a file, or of files, with the column types that the model was fitted on.
 
         ``keep``: other columns, which are text in a CSV file, or with ``typed`` of the type that all their
         values have.
         """
-        keep = keep or []
+        for each in files_in(path):
+            yield from self._rows_of_file(each, target, keep or [], typed)
+
+    def _rows_of_file(self, path: str, target: bool, keep: list[str], typed: bool) -> Iterator[Any]:
         types = self.schema.csv_types(target=target)
         if typed and keep:
             types = column_types_of(path, keep, self.form) | types

@@ -216,6 +216,11 @@ def _csv_options(
     }
 
 
+def csv_options(path: str | Path, form: TextForm = PLAIN) -> dict[str, Any]:
+    """Options by which pyarrow.dataset reads files like this one."""
+    return _csv_options(path, format_of(path), form=form)
+
+
 def _head(path: str | Path) -> bytes:
     """The first line, or the beginning of a very long one."""
     with arrow().input_stream(str(path), compression="detect") as stream:
