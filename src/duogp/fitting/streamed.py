@@ -25,7 +25,8 @@ from duogp.fitting.builder import CPU_CHUNK_ROWS, Builder
 from duogp.fitting.checks import check_settings
 from duogp.fitting.dataset import Dataset, with_seed
 from duogp.fitting.learned import learned_spec
-from duogp.fitting.plan import SAMPLE_ROWS, Plan, closed_form_obstacle, make_plan
+from duogp.fitting.plan import SAMPLE_ROWS, Plan, make_plan
+from duogp.fitting.solver import closed_form_obstacle
 from duogp.fitting.table import is_auto
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings, as_list
