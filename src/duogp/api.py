@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
@@ -11,7 +12,8 @@ from duogp.methods.registry import METHODS, Method
 from duogp.online.table import fit_stream
 from duogp.posterior.gp import GP
 from duogp.posterior.stack import Stack
-from duogp.training import Callback
+from duogp.training import Callback, CheckpointOptions
+from duogp.training.checkpoint import EVERY
 
 __all__ = ["fit", "fit_replicates", "plan"]
 
@@ -38,6 +40,9 @@ def fit(
     noise: Any = None,
     sample_weight: Any = None,
     callbacks: Sequence[Callback] = (),
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_every: float = EVERY,
+    checkpoint_steps: int | None = None,
     **settings: Any,
 ) -> GP | Stack: ...
 
@@ -51,6 +56,9 @@ def fit(
     noise: Any = None,
     sample_weight: Any = None,
     callbacks: Sequence[Callback] = (),
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_every: float = EVERY,
+    checkpoint_steps: int | None = None,
     **settings: Any,
 ) -> GP | Stack | NeuralPredictor:
     """Fit a method of the registry to a table, or ``"auto"``: a stack of the best ones.
@@ -61,15 +69,24 @@ def fit(
     the training rows, where they are needed). ``noise``: known noise variance of each row. All other keywords
     are `duogp.Settings`; `duogp.plan` shows what they lead to.
 
+    ``checkpoint_dir``: a folder of this fit's own, where the state of training is written every
+    ``checkpoint_every`` seconds, and every ``checkpoint_steps`` steps if given. After the process was ended,
+    the same call goes on from there; on a CPU it ends with the same bits. What it promises and what not:
+    docs/reliability.md.
+
     Deep methods return a `DeepGP`; the baselines "mc-dropout" and "deep-ensemble" are no GPs: theirs is a
     `duogp.baselines.NeuralPredictor`, and their settings `duogp.baselines.NeuralSettings`.
     """
+    checkpoint = CheckpointOptions.of(checkpoint_dir, checkpoint_every, checkpoint_steps)
     rows: dict[str, Any] = {"validation": validation, "sample_weight": sample_weight}
     if is_auto(method):
-        return fit_table(X, y, method, noise=noise, callbacks=callbacks, settings=settings, **rows)
+        rows |= {"callbacks": callbacks, "checkpoint": checkpoint}
+        return fit_table(X, y, method, noise=noise, settings=settings, **rows)
     recipe = METHODS[method]
     if recipe.is_baseline:
-        _refuse(recipe, "trains networks", noise=noise, callbacks=callbacks or None)
+        _refuse(
+            recipe, "trains networks", noise=noise, callbacks=callbacks or None, checkpoint_dir=checkpoint
+        )
         if (solver := settings.pop("solver", "auto")) not in ("auto", "stochastic"):
             raise ValueError(
                 f"solver={solver!r} is not possible: {recipe.name!r} trains networks; use solver='stochastic'"
@@ -79,9 +96,11 @@ def fit(
         return found
     if recipe.learns_online:
         given = {"validation": validation, "noise": noise, "callbacks": callbacks or None}
+        given["checkpoint_dir"] = checkpoint
         _refuse(recipe, "learns from a stream", **given)
         return fit_stream(X, y, recipe, sample_weight, settings)
-    return fit_table(X, y, recipe, noise=noise, callbacks=callbacks, settings=settings, **rows)
+    rows |= {"callbacks": callbacks, "checkpoint": checkpoint}
+    return fit_table(X, y, recipe, noise=noise, settings=settings, **rows)
 
 
 def _refuse(method: Method, why: str, **given: Any) -> None:
