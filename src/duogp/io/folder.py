@@ -30,6 +30,7 @@ from torch import Tensor
 from duogp._version import __version__
 from duogp.errors import SavedModelError
 from duogp.io.plain import entries, entry
+from duogp.training.checkpoint import FOLDER as CHECKPOINTS
 
 FORMAT = "duogp-model"
 VERSION = (1, 1)
@@ -126,7 +127,8 @@ def _require_free(target: Path) -> None:
         return
     if not target.is_dir():
         raise SavedModelError(f"{target} is a file: a model is saved as a folder")
-    if any(target.iterdir()) and not is_saved_model(target):
+    others = [path for path in target.iterdir() if path.name != CHECKPOINTS]  # of the fit that is saved
+    if others and not is_saved_model(target):
         raise SavedModelError(f"{target} exists and is not a saved model: it will not be overwritten")
 
 

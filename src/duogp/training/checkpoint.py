@@ -32,6 +32,8 @@ from duogp.errors import CheckpointError, CheckpointWarning
 
 #: First line of every file; the number is that of the format.
 MAGIC = b"duogp checkpoint 1\n"
+#: The folder of checkpoints within that of a saved estimator.
+FOLDER = "checkpoints"
 SUFFIX, TEMPORARY, LOCK, SEED = ".checkpoint", ".writing-", "lock", "seed.json"
 #: Files of one training that are kept.
 KEPT = 2
