@@ -40,7 +40,7 @@ def process_state() -> dict[str, Any]:
         "gradients": torch.is_grad_enabled(),
         "anomaly": torch.is_anomaly_enabled(),
         "torch generator": torch.get_rng_state().numpy().tobytes(),
-        "numpy generator": np.random.mtrand._rand.bit_generator.state["state"]["key"].tobytes(),
+        "numpy generator": np.random.get_state()[1].tobytes(),  # type: ignore[index,union-attr]  # noqa: NPY002
         "python generator": random.getstate(),
         "numpy errors": np.geterr(),
         "print options": repr(np.get_printoptions()),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from duogp.bench.results import finite
 from duogp.cli.errors import note
+from duogp.data.json_files import read_json
 from duogp.tables import Schema, TextForm, column_names_of, read_chunks
 from duogp.tables.arrow import arrow
 from duogp.tables.files import CHUNK_ROWS, column_types_of
@@ -105,7 +106,7 @@ def open_model(
             "line needs a model that duogp fit wrote"
         )
     try:
-        state = json.loads(description.read_text(encoding="utf-8"))
+        state = read_json(description)
     except (OSError, ValueError) as error:
         raise ValueError(f"{str(description)!r} cannot be read: {error}") from None
     if not isinstance(state, dict) or not isinstance(state.get("fit"), dict):

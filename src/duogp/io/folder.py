@@ -212,6 +212,7 @@ def _manifest_of(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise SavedModelError(f"not a saved duogp model: it has no {MANIFEST}")
+    _require_inside(path)
     try:
         if path.stat().st_size > LARGEST_MANIFEST:
             raise SavedModelError(f"its {MANIFEST} is too large to be one")
@@ -254,6 +255,7 @@ def _tensors_of(folder: Path, described: Mapping[str, Any]) -> dict[str, Tensor]
     safetensors, path = _safetensors(), folder / TENSORS
     if not path.is_file():
         raise SavedModelError(f"its file {TENSORS} is missing")
+    _require_inside(path)
     size, expected = path.stat().st_size, entry(described, "bytes", int)
     if size != expected:
         raise SavedModelError(f"its file {TENSORS} has {size} bytes, expected {expected}: it is not complete")
@@ -275,6 +277,13 @@ def _tensors_of(folder: Path, described: Mapping[str, Any]) -> dict[str, Tensor]
             found_as = f"{own['dtype']} {own['shape']}"
             raise SavedModelError(f"its tensor {name!r} is {found_as}, but its manifest says {kind} {shape}")
     return found
+
+
+def _require_inside(path: Path) -> None:
+    """An error for a link to a file outside the folder: a folder is read, and nothing else."""
+    folder = path.parent.resolve()
+    if path.resolve().parent != folder:
+        raise SavedModelError(f"its file {path.name} is a link to a file outside the folder")
 
 
 @contextlib.contextmanager

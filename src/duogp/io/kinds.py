@@ -118,5 +118,12 @@ def _schema_beside(folder: Path) -> Any:
 
     try:
         return Schema.from_dict(json.loads((folder / TABLE).read_text(encoding="utf-8"))["schema"])
-    except (OSError, ValueError, KeyError, TypeError):  # the model is whole without it
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):  # the model is whole without it
         return None

@@ -164,7 +164,7 @@ class Slot:
                     CheckpointWarning,
                     stacklevel=2,
                 )
-            self.step, self.at = int(found.values["step"]), time.perf_counter()
+            self.step, self.at = found.values["step"], time.perf_counter()
             return found
         if damaged:
             raise CheckpointError(
@@ -308,6 +308,8 @@ def decode(data: bytes) -> tuple[Snapshot, dict[str, str]]:
         raise CheckpointError(f"it is damaged: {error}") from error
     if not isinstance(identity, dict) or not isinstance(values, dict):
         raise CheckpointError("it is damaged: its values are none")
+    if type(values.get("step")) is not int or type(values.get("finished")) is not bool:
+        raise CheckpointError("it is damaged: it does not say how far training was")
     return Snapshot(tensors, values), identity
 
 

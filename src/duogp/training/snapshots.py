@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +33,28 @@ WATCHERS = {
     "best": ("epoch", "waited", "stopped"),
     "rest": ("reached", "at", "_seen"),
     "plateau": ("factor", "cuts", "ended", "hurried", "_looks"),
+}
+#: Types of the fields of histories and their records.
+FIELDS: dict[type, dict[str, tuple[type, ...]]] = {
+    Record: {
+        "epoch": (int,),
+        "loss": (float,),
+        "seconds": (float,),
+        "validation_nll": (float, NoneType),
+        "learning_rate": (float, NoneType),
+    },
+    History: {
+        "records": (list,),
+        "solver": (str,),
+        "best_epoch": (int, NoneType),
+        "validation_nll": (float, NoneType),
+        "stopped_early": (bool,),
+        "converged": (bool, NoneType),
+        "rollbacks": (int,),
+        "jitter": (float, NoneType),
+        "seconds": (float,),
+        "notes": (list,),
+    },
 }
 
 
@@ -92,15 +115,17 @@ def restore(run: Run, snapshot: Snapshot) -> None:
         run.loss_sum, run.unchecked = tensors["loss sum"].to(device), tensors["unchecked"].to(device)
         run.unlooked = tensors["unlooked"].to(device), int(values["unlooked"])
         for name in COUNTERS:
-            setattr(run, name, values[name])
+            setattr(run, name, _number_like(values[name], getattr(run, name)))
+        _require_possible(run)
         for owner, names in WATCHERS.items():
             if (watcher := getattr(run, owner)) is not None:
                 for name in names:
-                    setattr(watcher, name, values[owner][name])
-        run.histories = histories_of(values)
+                    setattr(watcher, name, _like(values[owner][name], getattr(watcher, name)))
+        run.histories = histories_of(values, run.model.replicates)
+        _check_looks(run)
         run.start -= float(values["seconds"])
         _restore_draws(run, tensors)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"a checkpoint does not fit this training: {error}") from error
 
 
@@ -109,16 +134,83 @@ def restore_final(model: Model, snapshot: Snapshot) -> list[History]:
     """The model and the histories of a training that is over."""
     try:
         _restore_model(model, snapshot.tensors)
-        return histories_of(snapshot.values)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        return histories_of(snapshot.values, model.replicates)
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"a checkpoint does not fit this training: {error}") from error
 
 
-def histories_of(values: Mapping[str, Any]) -> list[History]:
-    return [
+def histories_of(values: Mapping[str, Any], replicates: int) -> list[History]:
+    found = [
         History(**{**history, "records": [Record(**record) for record in history["records"]]})
         for history in values["histories"]
     ]
+    if len(found) != replicates:
+        raise ValueError(f"{len(found)} histories of {replicates} replicates")
+    for history in found:
+        _check_fields(history)
+        for record in history.records:
+            _check_fields(record)
+    return found
+
+
+def _check_fields(part: History | Record) -> None:
+    """An error for a value that is not of the type of its field."""
+    for name, kinds in FIELDS[type(part)].items():
+        value = getattr(part, name)
+        if type(value) not in kinds or (name == "notes" and not all(isinstance(n, str) for n in value)):
+            raise TypeError(f"{name} is {value!r}")
+
+
+def _check_looks(run: Run) -> None:
+    """An error for losses that rest and plateau cannot have seen."""
+    replicates = run.model.replicates
+    if run.rest is not None:
+        if not all(type(step) is int for step, _ in run.rest._seen):
+            raise TypeError("steps of its losses are no numbers")
+        _series([losses for _, losses in run.rest._seen], replicates)
+    if run.plateau is not None:
+        _series(run.plateau._looks, replicates)
+    for name in ("loss_sum", "unchecked", "latest"):
+        own = getattr(run, name)
+        if own is not None and own.shape != (replicates,):
+            raise ValueError(f"{name} has the shape {list(own.shape)}")
+    if run.unlooked[0].shape != (replicates,) or (run.best and run.best.nll.shape != (replicates,)):
+        raise ValueError("its sums of losses have another shape")
+
+
+def _require_possible(run: Run) -> None:
+    """An error for a position that no training of this length has."""
+    steps = run.problem.steps_per_epoch
+    possible = 1 <= run.at_epoch <= run.epochs and 0 <= run.position <= steps
+    if not possible or run.step != (run.at_epoch - 1) * steps + run.position or run.step > run.total_steps:
+        raise ValueError(f"step {run.step} in epoch {run.at_epoch}")
+
+
+def _number_like(value: Any, own: Any) -> Any:
+    """A number of the type that is there now."""
+    if type(value) is not type(own):
+        raise TypeError(f"{value!r} is no {type(own).__name__}")
+    return value
+
+
+def _like(value: Any, own: Any) -> Any:
+    """A value of the type that is there now; of a list with one entry for each replicate, also its length."""
+    if not isinstance(own, list):
+        return _number_like(value, own)
+    if not isinstance(value, list) or (own and len(value) != len(own)):
+        raise TypeError(f"{value!r} is no list of {len(own)}")
+    for part, now in zip(value, own, strict=False):
+        if type(part) is not type(now) and not (now is None and type(part) is int):
+            raise TypeError(f"{value!r} is not like {own!r}")
+    return value
+
+
+def _series(value: list[Any], replicates: int) -> list[list[float]]:
+    """Losses [replicates] at several looks."""
+    for losses in value:
+        if len(losses) != replicates or not all(type(loss) is float for loss in losses):
+            raise TypeError(f"{losses!r} are no losses of {replicates} replicates")
+    return value
 
 
 # -- parts ---------------------------------------------------------------------------------------------------
@@ -129,7 +221,7 @@ def _model_tensors(model: Model) -> Tensors:
 
 
 def _restore_model(model: Model, tensors: Mapping[str, Tensor]) -> None:
-    saved = _part("model", tensors)
+    saved, replicates = _part("model", tensors), model.replicates
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     if own.keys() != saved.keys():
         raise KeyError(", ".join(sorted(own.keys() ^ saved.keys())[:3]))
@@ -137,7 +229,7 @@ def _restore_model(model: Model, tensors: Mapping[str, Tensor]) -> None:
         value = saved[name].to(tensor)
         if value.shape == tensor.shape:
             tensor.copy_(value)
-        elif isinstance(tensor, nn.Parameter):
+        elif isinstance(tensor, nn.Parameter) or value.shape != (replicates, *tensor.shape[1:]):
             raise ValueError(f"{name} is {list(tensor.shape)} here, and {list(value.shape)} there")
         else:  # draws of a step have their shape from the first step on
             owner, _, last = name.rpartition(".")
@@ -180,8 +272,14 @@ def _part(group: str, tensors: Mapping[str, Tensor]) -> Tensors:
 
 def _fill(group: str, own: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> None:
     for i, t in enumerate(own):
-        t.copy_(tensors[f"{group}/{i}"])
+        t.copy_(_of_shape(tensors[f"{group}/{i}"], t))
 
 
 def _copies(group: str, own: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> list[Tensor]:
-    return [tensors[f"{group}/{i}"].to(t).clone() for i, t in enumerate(own)]
+    return [_of_shape(tensors[f"{group}/{i}"], t).to(t).clone() for i, t in enumerate(own)]
+
+
+def _of_shape(value: Tensor, like: Tensor) -> Tensor:
+    if value.shape != like.shape:
+        raise ValueError(f"a tensor is {list(like.shape)} here, and {list(value.shape)} there")
+    return value
