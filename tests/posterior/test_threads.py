@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import gc
 import threading
+import time
 import tracemalloc
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -83,6 +85,46 @@ def test_threads_are_answered_as_one_is(name: str) -> None:
             for answers in pool.map(work, range(THREADS)):
                 for i, answer in answers:
                     np.testing.assert_array_equal(answer, alone[i])
+
+
+def test_a_posterior_is_frozen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Freezing changes the working precision of the model for a while: two threads must not do it at once."""
+    gp = copy.deepcopy(model_of("float32"))
+    frozen, calls, inside = gp.model.frozen, [], []
+
+    def slow(dtype: torch.dtype) -> Any:
+        calls.append(dtype)
+        inside.append(1)
+        assert len(inside) == 1
+        time.sleep(0.05)
+        found = frozen(dtype)
+        inside.pop()
+        return found
+
+    monkeypatch.setattr(gp.model, "frozen", slow)
+    with ThreadPoolExecutor(THREADS) as pool:
+        forms = list(pool.map(lambda _: gp.posterior, range(THREADS)))
+    assert len(calls) == 1
+    assert all(form is forms[0] for form in forms)
+
+
+def test_a_likelihood_is_seen_when_it_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    gp = copy.deepcopy(model_of("trees"))
+    gp.learned = replace(gp.learned, unseen=np.full(1, 0.01))  # noise that averaging the folds removes
+    take_off = gp._take_off_noise
+
+    def slow(likelihood: Any) -> None:
+        time.sleep(0.05)
+        take_off(likelihood)
+
+    monkeypatch.setattr(gp, "_take_off_noise", slow)
+
+    def noise(k: int) -> float:
+        time.sleep(0.01 * k)
+        return float(gp._likelihood.noise().detach().sum())
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        assert len(set(pool.map(noise, range(THREADS)))) == 1
 
 
 def live_tensors() -> int:
