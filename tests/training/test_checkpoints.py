@@ -70,6 +70,9 @@ FITS: dict[str, dict[str, Any]] = {
 }
 
 
+TRAINED = [name for name, m in duogp.METHODS.items() if not (m.is_baseline or m.learns_online)]
+
+
 class KilledError(Exception):
     """Stands for the end of the process."""
 
@@ -130,6 +133,18 @@ def test_a_killed_fit_ends_with_the_same_bits(
             pass
         else:
             assert after > 6, "the fit was over before it could be killed"
+    assert_same(fitted(fit, checkpoint_dir=tmp_path, checkpoint_steps=1), whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", TRAINED)
+def test_every_method_goes_on(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit: dict[str, Any] = {"method": method, "num_inducing": 6, "steps": 6, "batch_size": 30}
+    whole = fitted(fit)
+    with monkeypatch.context() as patch:
+        killed_after(patch, 4)
+        with pytest.raises(KilledError):
+            fitted(fit, checkpoint_dir=tmp_path, checkpoint_steps=1)
     assert_same(fitted(fit, checkpoint_dir=tmp_path, checkpoint_steps=1), whole)
 
 

@@ -30,7 +30,7 @@ def identity_of(data: Dataset, method: str | Method, settings: Settings) -> dict
     out = {
         "duogp": __version__,
         "torch": torch.__version__,
-        "method": method.lower() if isinstance(method, str) else text_of(method),
+        "method": _method_text(method),
         "device": settings.torch_device.type,
         "X": text_of(data.X),
         "y": text_of(data.target.values),
@@ -44,6 +44,12 @@ def identity_of(data: Dataset, method: str | Method, settings: Settings) -> dict
     }
     own = asdict_shallow(settings)
     return out | {name: text_of(own[name]) for name in sorted(own) if name not in IDLE | {"device"}}
+
+
+def _method_text(method: str | Method) -> str:
+    if isinstance(method, str):
+        return method.lower()
+    return f"{method.name} {_digest(text_of(method).encode())}"
 
 
 def text_of(value: Any) -> str:
