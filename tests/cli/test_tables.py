@@ -461,9 +461,16 @@ def test_new_rows_that_do_not_fit(folder, tmp_path, content, message):
 def test_a_changed_or_foreign_folder(folder, tmp_path):
     import shutil
 
+    from duogp.io.folder import checksum
+
     shutil.copytree(folder / "numbers", tmp_path / "m")
     description = tmp_path / "m" / "table.json"
     description.write_text("{")
+    assert "table.json was changed after it was written" in mistaken("info", tmp_path / "m")
+    manifest = tmp_path / "m" / "manifest.json"
+    before = json.loads(manifest.read_text())
+    del before["files"]  # as folders were before
+    manifest.write_text(json.dumps({**before, "checksum": checksum(before)}))
     assert "cannot be read" in mistaken("info", tmp_path / "m")
     description.write_text("[]")
     assert "not what duogp fit writes" in mistaken("info", tmp_path / "m")

@@ -76,7 +76,7 @@ class ClosedRace(Race):
     def _closed_form(self, plan: Plan, name: str, seconds: float) -> Candidate:
         builder = Builder(self.data, plan)
         model = builder.model()
-        history = self._train(builder, model, seconds)
+        history = self._train(builder, model, seconds, name)
         self.note(name, history)
         if self.small:
             left = self._left_out(builder, model)
@@ -104,16 +104,17 @@ class ClosedRace(Race):
 
         return Candidate(name, gp, held, refit, builder, model)
 
-    def _train(self, builder: Builder, model: Model, seconds: float) -> History:
+    def _train(self, builder: Builder, model: Model, seconds: float, name: str) -> History:
         """Steps on a sample where there are many rows, then on all rows, if there is time for a few."""
         rules, plan, training = self.rules, builder.plan, builder.plan.training
         begun = time.perf_counter()
         if plan.sample_start is not None:
             sampled = replace(plan.sample_start, seconds=rules.sample_share * seconds, follows_clock=False)
-            (history,) = train(model, builder.closed_form(model, sample=SAMPLE_ROWS), sampled)
+            problem = builder.closed_form(model, sample=SAMPLE_ROWS)
+            (history,) = train(model, problem, sampled, slot=self.slot(f"{name} sample"))
             self.pace = history.seconds / max(1, history[-1].epoch if len(history) else 1) / SAMPLE_ROWS
         elif plan.method.recipe.points_are_rows and builder.n >= 2 * rules.exact_sample:
-            self._start_on_sample(builder, model, rules.sample_share * seconds)
+            self._start_on_sample(builder, model, rules.sample_share * seconds, name)
             training = replace(training, fewest_steps=10, check_every=5)
         seconds = max(seconds - (time.perf_counter() - begun), 0.1)
         if plan.sample_start is not None and rules.fewest_whole_steps * self.pace * builder.n > seconds:
@@ -125,7 +126,7 @@ class ClosedRace(Race):
             )
             return history
         training = replace(training, seconds=seconds, follows_clock=False)
-        (history,) = train(model, builder.problem(model), training, None, self.callbacks)
+        (history,) = train(model, builder.problem(model), training, None, self.callbacks, self.slot(name))
         return history
 
     def affordable_rows(self, seconds: float) -> int | None:
@@ -155,7 +156,7 @@ class ClosedRace(Race):
             model.load_state_dict(kept)
             self.notes.append("the rows held out stayed outside: q(u) of all rows was no better on them")
 
-    def _start_on_sample(self, builder: Builder, model: Model, seconds: float) -> None:
+    def _start_on_sample(self, builder: Builder, model: Model, seconds: float, name: str) -> None:
         """Kernel, noise and mean of an exact GP from one on some of the rows, whose steps cost a fraction."""
         data, whole = self.data, builder.plan
         learned = builder.table.learned
@@ -174,6 +175,7 @@ class ClosedRace(Race):
             start,
             small.problem(start),
             replace(small.plan.training, seconds=seconds, follows_clock=False, tolerance=0.01),
+            slot=self.slot(f"{name} sample"),
         )
         start_from(start, model)
 

@@ -21,6 +21,7 @@ from duogp.posterior.described import first_value, plain_description
 from duogp.posterior.gp import GP
 from duogp.posterior.prediction import Prediction
 from duogp.posterior.sampling import joint_draws, path_draws
+from duogp.posterior.units import FREEZING
 
 
 class LayerVariances(NamedTuple):
@@ -58,9 +59,10 @@ class DeepGP(GP):
     @property
     def _frozen(self) -> list[FrozenLayer]:
         if self._stages is None:
-            with torch.no_grad():
-                forms = self.model.frozen_layers(torch.float64)
-            self._stages = [FrozenLayer(layer, f) for layer, f in zip(self.model.layers, forms, strict=True)]
+            with FREEZING, torch.no_grad():
+                if self._stages is None:
+                    layers, forms = self.model.layers, self.model.frozen_layers(torch.float64)
+                    self._stages = [FrozenLayer(layer, f) for layer, f in zip(layers, forms, strict=True)]
         return self._stages
 
     # -- prediction ------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from duogp.posterior.described import described
 from duogp.posterior.learned import LEAST_NOISE, LearnedMean
 from duogp.posterior.prediction import ClassPrediction, Prediction
 from duogp.posterior.sampling import root_of_joint
-from duogp.posterior.units import Fitted
+from duogp.posterior.units import FREEZING, Fitted
 from duogp.training.history import History
 
 F = TypeVar("F", Marginals, TotalMarginals, Marginals | TotalMarginals)
@@ -97,8 +97,9 @@ class GP(Fitted):
     def posterior(self) -> FrozenPosterior:
         """The frozen posterior of f in scaled units, without the prior mean."""
         if self._form is None:
-            with torch.no_grad():
-                self._form = self.model.frozen(torch.float64)
+            with FREEZING, torch.no_grad():
+                if self._form is None:
+                    self._form = self.model.frozen(torch.float64)
         return self._form
 
     @torch.no_grad()
@@ -229,9 +230,10 @@ class GP(Fitted):
     def _likelihood(self) -> Likelihood:
         """The likelihood in float64, for prediction."""
         if self._likelihood64 is None:
-            self._likelihood64 = copy.deepcopy(self.model.likelihood).double().eval()
-            if self.learned is not None and isinstance(self._likelihood64, GaussianLikelihood):
-                self._take_off_noise(self._likelihood64)
+            likelihood = copy.deepcopy(self.model.likelihood).double().eval()
+            if self.learned is not None and isinstance(likelihood, GaussianLikelihood):
+                self._take_off_noise(likelihood)
+            self._likelihood64 = likelihood  # complete: other threads may ask for it
         return self._likelihood64
 
     def _take_off_noise(self, likelihood: GaussianLikelihood) -> None:

@@ -29,7 +29,8 @@ class GPRegressor(RegressorMixin, BaseGP):
     ``mean``: the prior mean, a name, a module, or a scikit-learn model; None leaves it to the method.
     ``calibration_fraction``: share of the rows kept away from training for conformal intervals.
     ``time_budget``: seconds for the fit. ``compile``: True captures training steps where the device can.
-    ``checkpoint_dir``: a folder that the fitted estimator is saved to.
+    ``checkpoint_dir``: a folder that the fitted estimator is saved to, and where the state of training is
+    kept every ``checkpoint_every`` seconds until then: after the process was ended, the same `fit` goes on.
     ``settings``: a dict of any other `duogp.Settings`. Inputs and targets are scaled inside
     (``standardize``); predictions are in the units of y.
 
