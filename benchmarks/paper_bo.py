@@ -8,9 +8,10 @@
 
 Rover and Lunar compare SVGP with DCSVGP (β₂ = 0 and 0.1 as in the paper, and 1, the bound), trained as in the
 paper, by Adam on minibatches (-adam), and with q(u) in closed form (the library's default below a thousand
-rows); Ranolazine has PPGPR-DKL and PPGPR-DCDKL. Random search and TuRBO with an exact GP run beside them, the
-latter twice: ours with TuRBO's settings and warm-started refits, and BoTorch's with those of its tutorial.
-Models of one seed start from the same points.
+rows); Ranolazine has PPGPR-DKL and PPGPR-DCDKL, and a search near good molecules three times: with a model of
+their substructures (fingerprint), with one of their latent points (near-latent) and with none (near). Random
+search and TuRBO with an exact GP run beside them, the latter twice: ours with TuRBO's settings and warm-
+started refits, and BoTorch's with those of its tutorial. Models of one seed start from the same points.
 
 Every finished run is a line of the results file and is not computed again. With a time limit nothing new is
 started after it, and what runs then stops after its batch; it goes on from --state the next time (where
@@ -30,7 +31,7 @@ import functools
 import json
 import multiprocessing
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -40,9 +41,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import spearmanr
 
 from duogp.bench.measure import device_name, versions
-from duogp.bo import Proposal, optimise
+from duogp.bo import Proposal, Result, optimise
+from duogp.bo.journal import Evaluated
 from duogp.bo.plots import comparison_plot, mean_and_error
 
 ROOT = Path(__file__).parent
@@ -56,6 +59,7 @@ class Contestant:
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     sparse: bool = True  # it has inducing points
+    features: str | None = None  # of a search of molecules (duogp_tasks.molecules.search), in place of TuRBO
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,13 @@ CONTESTANTS = {
     "dcsvgp-1": Contestant("DCSVGP, β₂ = 1", "dcsvgp", SOLVE | {"beta2": 1.0}),
     "ppgpr-dkl": Contestant("PPGPR-DKL", "ppgpr-dkl"),
     "ppgpr-dcdkl": Contestant("PPGPR-DCDKL, β₂ = 0", "ppgpr-dcdkl", {"beta2": 0.0}),
+    "fingerprint": Contestant(
+        "near good molecules, GP of substructures", "molecules", sparse=False, features="fingerprint"
+    ),
+    "near-latent": Contestant(
+        "near good molecules, GP of latent points", "molecules", sparse=False, features="latent"
+    ),
+    "near": Contestant("near good molecules, no model", "molecules", sparse=False, features="none"),
     "random": Contestant("random search", "random", sparse=False),
     "exact": Contestant("exact GP", "exact", sparse=False),
     "botorch": Contestant("exact GP, BoTorch's tutorial", "botorch", sparse=False),
@@ -92,7 +103,7 @@ CONTESTANTS = {
 TRAINED = ("svgp-adam", "dcsvgp-0-adam", "dcsvgp-0.1-adam", "dcsvgp-1-adam")
 SOLVED = ("svgp", "dcsvgp-0", "dcsvgp-0.1", "dcsvgp-1")
 GAUSSIAN = ("random", *TRAINED, *SOLVED, "exact", "botorch")
-DEEP = ("random", "ppgpr-dkl", "ppgpr-dcdkl", "exact", "botorch")
+DEEP = ("random", "ppgpr-dkl", "ppgpr-dcdkl", "fingerprint", "near-latent", "near", "exact", "botorch")
 #: What the figure shows of them: the paper's comparison, the library's default, and the others.
 DRAWN = {"svgp-adam", "dcsvgp-0-adam", "dcsvgp-0.1-adam", "svgp", "dcsvgp-1", "exact", "botorch", *DEEP}
 #: Modules of duogp_tasks and their classes.
@@ -140,7 +151,7 @@ def run(job: Job) -> dict[str, Any] | None:
         return None
     experiment, contestant = job.experiment, CONTESTANTS[job.contestant]
     settings = dict(contestant.settings)
-    if contestant.method not in ("random", "botorch"):
+    if contestant.method not in ("random", "botorch", "molecules"):
         settings["device"] = job.device
     if contestant.sparse:
         settings["num_inducing"] = experiment.inducing
@@ -149,6 +160,7 @@ def run(job: Job) -> dict[str, Any] | None:
     if job.task == "ranolazine":
         initial = task.zinc(experiment.initial, seed=job.seed)
     batches: list[int] = []
+    folder = job.state / "-".join(map(str, job.key)) if find_spec("safetensors") else None
 
     def watch(proposal: Proposal, values: np.ndarray) -> None:
         batches.append(len(values))
@@ -156,19 +168,23 @@ def run(job: Job) -> dict[str, Any] | None:
             raise OutOfTimeError
 
     start = time.perf_counter()
+    ahead = None
     try:
-        found = optimise(
-            task,
-            contestant.method,
-            evaluations=experiment.evaluations,
-            batch_size=experiment.batch_size,
-            initial=initial,
-            seed=job.seed,
-            folder=job.state / "-".join(map(str, job.key)) if find_spec("safetensors") else None,
-            plot=False,
-            callback=watch,
-            **settings,
-        )
+        if contestant.features is not None:
+            found, ahead = search(job, task, initial, watch)
+        else:
+            found = optimise(
+                task,
+                contestant.method,
+                evaluations=experiment.evaluations,
+                batch_size=experiment.batch_size,
+                initial=initial,
+                seed=job.seed,
+                folder=folder,
+                plot=False,
+                callback=watch,
+                **settings,
+            )
     except OutOfTimeError:
         return None
     seconds = time.perf_counter() - start
@@ -183,11 +199,48 @@ def run(job: Job) -> dict[str, Any] | None:
         "scored": experiment.scored,
         # After which evaluations the best value changed, and to what: the whole curve.
         "incumbent": [[int(i) + 1, float(found.incumbent[i])] for i in better],
+        "ahead": ahead,  # rank correlation of the model's mean with the values of each batch after the first
         "best_x": x.tolist(),
         "seconds": seconds if sum(batches) == len(found) else None,  # of runs in one piece
         "device": device_name(settings.get("device", "cpu")),
         "versions": versions(),
     }
+
+
+def search(
+    job: Job, task: Any, start: np.ndarray, watch: Callable[[Proposal, np.ndarray], None]
+) -> tuple[Result, list[float] | None]:
+    """A run of `MoleculeSearch` and its rank correlations one batch ahead; it goes on from the job's file."""
+    from duogp_tasks.molecules.search import MoleculeSearch
+
+    experiment, features = job.experiment, CONTESTANTS[job.contestant].features
+    strategy: Any = MoleculeSearch(
+        task, start, batch_size=experiment.batch_size, seed=job.seed, features=features
+    )
+    path = job.state / ("-".join(map(str, job.key)) + ".npz")
+    batches: list[Evaluated] = []
+    ahead: list[float] = []
+    if path.is_file():
+        with np.load(path) as known:
+            ahead = known["ahead"].tolist()
+            ends = known["sizes"].cumsum()[:-1]
+            for X, y in zip(np.split(known["X"], ends), np.split(known["y"], ends), strict=True):
+                batches.append(Evaluated(Proposal(X, np.zeros(len(X), dtype=np.int64)), y))
+                strategy.tell(*batches[-1])
+    while len(strategy.y) < experiment.evaluations:
+        proposal = strategy.ask(experiment.evaluations - len(strategy.y))
+        values = task(proposal.X)
+        if strategy.ahead:
+            ahead.append(float(spearmanr(strategy.ahead[-1], values).statistic))
+        strategy.tell(proposal, values)
+        batches.append(Evaluated(proposal, values))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        arrays = {"X": strategy.X, "y": strategy.y, "sizes": [len(b.y) for b in batches], "ahead": ahead}
+        part = path.with_suffix(".part.npz")
+        np.savez(part, **arrays)
+        part.replace(path)
+        watch(proposal, values)
+    return Result.of(task.name, job.contestant, batches, task.bounds, task.optimum), ahead or None
 
 
 def make(task: str, **options: Any) -> Any:
@@ -289,16 +342,18 @@ def tables(lines: list[dict[str, Any]]) -> Iterator[str]:
         if not groups:
             continue
         yield f"\n{experiment.title}\n"
-        yield "| contestant | runs | best value | on all terrains | better than coupled in | seconds |"
-        yield "| --- | --- | --- | --- | --- | --- |"
+        head = ("contestant", "runs", "best value", "on all terrains", "one batch ahead")
+        head += ("better than coupled in", "seconds")
+        yield f"| {' | '.join(head)} |"
+        yield f"|{' --- |' * len(head)}"
         for name, runs in groups.items():
             coupled = {run["seed"]: run["best"] for run in groups.get(coupled_one(name), [])}
             pairs = [run["best"] - coupled[run["seed"]] for run in runs if run["seed"] in coupled]
             wins = f"{sum(d > 0 for d in pairs)} of {len(pairs)}" if "dc" in name and pairs else ""
             times = [run["seconds"] for run in runs if run["seconds"] is not None]
             took = f"{np.median(times):.0f}" if times else ""
-            both = summary(runs, "best"), summary(runs, "score")
-            cells = [CONTESTANTS[name].label, str(len(runs)), *both, wins, took]
+            means = (summary(runs, what) for what in ("best", "score", "ahead"))
+            cells = [CONTESTANTS[name].label, str(len(runs)), *means, wins, took]
             yield f"| {' | '.join(cells)} |"
 
 
@@ -310,8 +365,8 @@ def coupled_one(name: str) -> str:
 
 
 def summary(runs: list[dict[str, Any]], name: str) -> str:
-    """Mean ± standard error of a number of each run; nothing where no run has it."""
-    values = [np.array([run[name]]) for run in runs if run[name] is not None]
+    """Mean ± standard error of a number of each run (of a list: its mean); nothing where no run has it."""
+    values = [np.array([np.mean(run[name])]) for run in runs if run.get(name) is not None]
     if not values:
         return ""
     mean, error = mean_and_error(values)

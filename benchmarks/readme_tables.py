@@ -368,6 +368,8 @@ def optimisation() -> str:
             head.append(f"{experiment.title}, {experiment.evaluations:,} evaluations (runs)")
             if experiment.scored is not None:
                 head.append("its best points on all terrains")
+            if task == "ranolazine":
+                head.append("rank correlation one batch ahead")
         rows = []
         for name, contestant in paper_bo.CONTESTANTS.items():
             cells = [contestant.label]
@@ -377,6 +379,8 @@ def optimisation() -> str:
                 cells.append(best)
                 if paper_bo.EXPERIMENTS[task].scored is not None:
                     cells.append(paper_bo.summary(runs, "score"))
+                if task == "ranolazine":
+                    cells.append(paper_bo.summary(runs, "ahead"))
             if any(cells[1:]):
                 rows.append(cells)
         blocks.append(markdown(head, rows))

@@ -30,6 +30,7 @@ from duogp.kernels import (
     RationalQuadratic,
     Scale,
     Sum,
+    Tanimoto,
     make_kernel,
     squared_distance,
 )
@@ -145,6 +146,23 @@ def test_hamming_counts_the_dimensions_that_differ() -> None:
     x = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 7.0], [3.0, 7.0]], dtype=torch.float64)
     expected = torch.tensor([0.0, 2.0, 0.5, 2.5], dtype=torch.float64).neg().exp()
     assert_close(kernel(x[:1], x)[0], expected)
+
+
+def test_tanimoto_of_sets_is_intersection_over_union() -> None:
+    x = torch.tensor([[1, 1, 0, 1], [0, 1, 1, 1], [0, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.float64)
+    expected = [[1, 2 / 4, 0, 0], [2 / 4, 1, 1 / 3, 0], [0, 1 / 3, 1, 0], [0, 0, 0, 1]]
+    assert_close(Tanimoto()(x, x), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_tanimoto_of_counts() -> None:
+    x1, x2 = torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0, 2.0]])
+    assert_close(Tanimoto()(x1, x2), torch.tensor([[5 / (10 + 5 - 5)]]))
+
+
+def test_tanimoto_has_finite_gradients_at_zero() -> None:
+    x = torch.tensor([[0.0, 0.0], [1.0, 2.0], [0.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    Tanimoto()(x, x).sum().backward()
+    assert x.grad is not None and x.grad.isfinite().all()
 
 
 # -- what every kernel keeps -----------------------------------------------------------------------------

@@ -45,7 +45,12 @@ def check_monte_carlo(kernel: Kernel, x: torch.Tensor, magnitude: float = 1.0) -
     assert phi.dtype == x.dtype
 
 
-@pytest.mark.parametrize("name", KERNELS)
+def test_tanimoto_has_no_features() -> None:
+    with pytest.raises(TypeError, match="Tanimoto has no random features"):
+        make_kernel("tanimoto", DIMS).prior_features(4)
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if name != "tanimoto"])
 @pytest.mark.parametrize("ard", [True, False])
 def test_every_kernel(name: str, ard: bool) -> None:
     x = torch.randint(0, 3, (6, DIMS), generator=seeded()).double() if name == "hamming" else points(6, DIMS)

@@ -20,7 +20,7 @@ from duogp.numerics.parameters import GammaPrior, LogNormalPrior
 # fmt: off
 OURS: tuple[type, ...] = (
     k.RBF, k.Matern12, k.Matern32, k.Matern52, k.Hamming, k.GeneralisedRBF, k.RationalQuadratic, k.Periodic,
-    k.Linear, k.Constant, k.Scale, k.Sum, k.Product, k.ActiveDims, k.Deep, k.GPyTorchKernel,
+    k.Linear, k.Tanimoto, k.Constant, k.Scale, k.Sum, k.Product, k.ActiveDims, k.Deep, k.GPyTorchKernel,
     p.GaussianLikelihood, p.HeteroscedasticGaussianLikelihood, p.StudentTLikelihood, p.BernoulliLikelihood,
     p.BetaLikelihood, p.GammaLikelihood, p.PoissonLikelihood, p.RobustMaxLikelihood, p.SoftmaxLikelihood,
     m.Zero, m.ConstantMean, m.LinearMean, m.ModuleMean, m.NetworkMean,

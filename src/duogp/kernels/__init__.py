@@ -23,6 +23,7 @@ from duogp.kernels.stationary import (
     RationalQuadratic,
     Stationary,
 )
+from duogp.kernels.tanimoto import Tanimoto
 from duogp.kernels.warped import ActiveDims
 
 KERNELS: dict[str, type[Kernel]] = {
@@ -36,6 +37,7 @@ KERNELS: dict[str, type[Kernel]] = {
     "constant": Constant,
     "hamming": Hamming,
     "generalisedrbf": GeneralisedRBF,
+    "tanimoto": Tanimoto,
 }
 
 __all__ = [
@@ -60,6 +62,7 @@ __all__ = [
     "Scale",
     "Stationary",
     "Sum",
+    "Tanimoto",
     "generalised_points",
     "make_kernel",
     "squared_distance",
@@ -82,6 +85,6 @@ def make_kernel(spec: str | Kernel | Any, dims: int, *, ard: bool = True, scale:
         near = difflib.get_close_matches(str(spec).lower(), KERNELS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"unknown kernel {spec!r}{hint} The names are {', '.join(KERNELS)}")
-    # The constant kernel has no parameter per column.
-    kernel = Constant() if kind is Constant else kind(dims, ard=ard)
+    # Some kernels have no parameter per column.
+    kernel = kind() if kind in (Constant, Tanimoto) else kind(dims, ard=ard)
     return Scale(kernel) if scale else kernel
