@@ -21,7 +21,7 @@ pa = pytest.importorskip("pyarrow")
 from duogp import cli, load  # noqa: E402
 from duogp.bench.results import finite  # noqa: E402
 from duogp.tables import read_table, write_table  # noqa: E402
-from helpers.model_folders import without_checksum_of_table
+from helpers.model_folders import without_checksum_of_table  # noqa: E402
 
 QUICK = ("--method", "svgp", "--num-inducing", "8", "--epochs", "8", "--device", "cpu")
 
