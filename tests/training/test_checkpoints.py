@@ -372,6 +372,6 @@ def test_checkpoints_by_the_clock(tmp_path: Path) -> None:
         assert not slot.due(1000)
         slot.at -= 2e9
         assert slot.due(1)
-        slot.save(1, Snapshot({}, {"step": 1}))
+        slot.save(1, Snapshot({}, {"step": 1, "finished": False}))
         assert not slot.due(2)
-        assert Slot(kept, "a").load() == Snapshot({}, {"step": 1})
+        assert Slot(kept, "a").load() == Snapshot({}, {"step": 1, "finished": False})
