@@ -2,7 +2,7 @@
 
 Exact GPs (variance, noise and, for Matérn-5/2, one lengthscale by the evidence on a grid) and boosted trees
 learn the scores of molecules of ZINC-250k and predict those of a thousand others. After the smallest number
-of molecules they also predict three hundred points of each kind that a search asks about:
+of molecules they also predict the new molecules among three hundred points of each kind that a search asks about:
 
     box   TuRBO's first trust region around the best molecule: 0.8 of the cube's sides, all coordinates moved
     near  near the best twenty molecules and between them, as in `duogp_tasks.molecules.search`
@@ -35,6 +35,7 @@ from scipy.stats import spearmanr
 from duogp.bench.measure import versions
 from duogp.bo.candidates import perturbations, trust_box
 from duogp.kernels import Kernel, Matern52, Tanimoto
+from duogp_tasks.molecules.alphabet import canonical_smiles
 from duogp_tasks.molecules.fingerprints import COLUMNS, morgan_counts
 from duogp_tasks.molecules.scoring import ranolazine_mpo
 from duogp_tasks.molecules.search import near_and_between
@@ -110,10 +111,11 @@ class Table:
         self.task, self.smiles, self.X, self.y = task, smiles, X, y
 
     @classmethod
-    def of_points(cls, task: RanolazineMPO, X: np.ndarray) -> Table:
-        """What points decode to; points that decode to nothing are left out."""
+    def of_points(cls, task: RanolazineMPO, X: np.ndarray, known: set[str]) -> Table:
+        """The new molecules that points decode to, each once."""
         smiles = task.molecules(X)
-        kept = [i for i, text in enumerate(smiles) if text]
+        first = {text: i for i, text in reversed(list(enumerate(smiles))) if text and text not in known}
+        kept = sorted(first.values())
         return cls(task, [smiles[i] for i in kept], X[kept], task(X[kept]))
 
     def columns(self, name: str) -> np.ndarray:
@@ -163,10 +165,12 @@ def rows(sizes: list[int], seed: int) -> Iterator[dict[str, Any]]:
     order = np.argsort(-learn.y[:first])
     centre, unit = learn.X[order[0]], 1.0 / (task.bounds[1] - task.bounds[0])
     low, high = trust_box(centre, 0.8, np.ones(task.dims))
-    asked = {
-        "box": Table.of_points(task, perturbations(centre, low, high, ASKED, rng, task.dims)),
-        "near": Table.of_points(task, near_and_between(learn.X[order[:20]], ASKED, rng, unit)),
+    points = {
+        "box": perturbations(centre, low, high, ASKED, rng, task.dims),
+        "near": near_and_between(learn.X[order[:20]], ASKED, rng, unit),
     }
+    known_molecules = {str(canonical_smiles(text)) for text in smiles}
+    asked = {name: Table.of_points(task, X, known_molecules) for name, X in points.items()}
     models = {"latent": matern, "informative": matern, "morgan": tanimoto, "pairs": tanimoto}
     models["descriptors"] = matern
     for features in models:
