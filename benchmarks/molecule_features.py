@@ -2,7 +2,7 @@
 
 Exact GPs (variance, noise and, for Matérn-5/2, one lengthscale by the evidence on a grid) and boosted trees
 learn the scores of molecules of ZINC-250k and predict those of a thousand others. After the smallest number
-of molecules they also predict the new molecules among three hundred points of each kind that a search asks about:
+of molecules they also predict the new ones among three hundred points of each kind that a search asks about:
 
     box   TuRBO's first trust region around the best molecule: 0.8 of the cube's sides, all coordinates moved
     near  near the best twenty molecules and between them, as in `duogp_tasks.molecules.search`
