@@ -274,7 +274,7 @@ def test_damaged_suites(tmp_path: Path) -> None:
         refused_or_read(lambda: load_suite(path).cells(), ValueError)
 
 
-@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "a/b", "..", "", "a\\\\b"])
+@pytest.mark.parametrize("name", ["../../evil", "/evil", "a/b", "..", "", "a\\\\b"])
 def test_a_suite_cannot_choose_where_its_results_go(name: str, tmp_path: Path) -> None:
     path = tmp_path / "small.toml"
     path.write_text(SUITE.replace('"small"', f'"{name}"'))
