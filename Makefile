@@ -37,6 +37,7 @@ search: setup
 # Ten times the generated tables of `make test-all`, all new, and scikit-learn's checks at the default settings.
 fuzz: setup
 	HYPOTHESIS_PROFILE=search DUOGP_FUZZ_TABLES=2000 DUOGP_SLOW_TESTS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/fitting/test_fuzz.py tests/sklearn/test_estimators_checks.py
+	DUOGP_FUZZ_FILES=2000 $(BIN)/python -m pytest -n 2 -q tests/io/test_untrusted.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -29,7 +29,8 @@ import torch
 from duogp.data.benchmark import load
 from duogp.fitting.builder import Builder
 from duogp.fitting.dataset import Dataset, with_seed
-from duogp.fitting.plan import SAMPLE_ROWS, make_plan
+from duogp.fitting.plan import make_plan
+from duogp.fitting.training_plan import SAMPLE_ROWS
 from duogp.methods.registry import METHODS
 from duogp.methods.settings import Settings
 from duogp.training import TrainingPlan, make_schedule, train

@@ -199,6 +199,11 @@ def main(options: argparse.Namespace) -> int:
     if not mine:
         raise SystemExit(f"no rows of {OURS} in {', '.join(map(str, options.results))}")
     labels = options.labels.split(",") if options.labels else mine[-1:]
+    # Peers that ran on more splits than ours are compared on the same ones.
+    ran = {
+        (row["table"], row["split"]) for row in rows if row["contestant"] == OURS and row["label"] in labels
+    }
+    rows = [row for row in rows if (row["table"], row["split"]) in ran]
     report = Report(rows, labels, options.within)
     text = report.markdown()
     if options.output:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from duogp.online import OnlineGP
     from duogp.posterior.gp import GP
     from duogp.posterior.prediction import ClassPrediction, Prediction
+    from duogp.posterior.statistics import SufficientStatistics, merge, solve, statistics
     from duogp.sklearn import GPClassifier, GPRegressor
     from duogp.training import History
 
@@ -44,6 +45,7 @@ __all__ = [
     "OnlineGP",
     "Prediction",
     "Settings",
+    "SufficientStatistics",
     "__version__",
     "bases",
     "fit",
@@ -51,10 +53,13 @@ __all__ = [
     "kernels",
     "likelihoods",
     "load",
+    "merge",
     "metrics",
     "objectives",
     "plan",
     "save",
+    "solve",
+    "statistics",
 ]
 
 #: Public names by the module that has them.
@@ -66,6 +71,7 @@ _NAMES = {
     "online": ("OnlineGP",),
     "posterior.gp": ("GP",),
     "posterior.prediction": ("ClassPrediction", "Prediction"),
+    "posterior.statistics": ("SufficientStatistics", "merge", "solve", "statistics"),
     "sklearn": ("GPClassifier", "GPRegressor"),
     "training": ("History",),
 }

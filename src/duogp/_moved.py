@@ -53,7 +53,7 @@ MOVED: dict[str, str | tuple[str, ...]] = {
     "case": "fitting.dataset",
     "extractors": "fitting.extractors",
     "inducing": "bases.inducing",
-    "planning": "fitting.plan",
+    "planning": ("fitting.plan", "fitting.solver", "fitting.training_plan"),
     "settings": "methods.settings",
     # fitted models
     "gp": "posterior.gp",

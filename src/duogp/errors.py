@@ -15,8 +15,16 @@ class NumericalWarning(DuoGPWarning):
     """A numerical difficulty in training, and the recovery: more jitter, a rollback, a smaller step."""
 
 
+class CheckpointWarning(DuoGPWarning):
+    """A checkpoint that could not be written, or was damaged and passed over."""
+
+
 class NumericalError(ArithmeticError):
     """A fit that ended in numbers that are not finite."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint of another fit, a damaged one, or a folder that checkpoints cannot be written to."""
 
 
 class SavedModelError(ValueError):

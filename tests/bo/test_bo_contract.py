@@ -153,6 +153,16 @@ def test_copies(make):
 # -- devices and precision -----------------------------------------------------------------------------------
 
 
+def test_what_is_derived_is_derived_again_when_a_model_is_moved():
+    """No frozen tensor outlives a move: a clone of everything stands for one to another device."""
+    for model in (fitted("svgp"), fitted("exact")):
+        before = model.posterior(at(3)).mean
+        frozen = model.gps[0].posterior
+        model._apply(lambda t: t.clone())
+        torch.testing.assert_close(model.posterior(at(3)).mean, before)
+        assert model.gps[0].posterior is not frozen
+
+
 def test_the_model_is_where_its_data_are(device):
     X, Y = (t.to(device) for t in data(20, 2))
     for settings in ({}, {"method": "svgp", "num_inducing": 8}):

@@ -21,6 +21,7 @@ pa = pytest.importorskip("pyarrow")
 from duogp import cli, load  # noqa: E402
 from duogp.bench.results import finite  # noqa: E402
 from duogp.tables import read_table, write_table  # noqa: E402
+from helpers.model_folders import without_checksum_of_table  # noqa: E402
 
 QUICK = ("--method", "svgp", "--num-inducing", "8", "--epochs", "8", "--device", "cpu")
 
@@ -464,6 +465,8 @@ def test_a_changed_or_foreign_folder(folder, tmp_path):
     shutil.copytree(folder / "numbers", tmp_path / "m")
     description = tmp_path / "m" / "table.json"
     description.write_text("{")
+    assert "table.json was changed after it was written" in mistaken("info", tmp_path / "m")
+    without_checksum_of_table(tmp_path / "m")
     assert "cannot be read" in mistaken("info", tmp_path / "m")
     description.write_text("[]")
     assert "not what duogp fit writes" in mistaken("info", tmp_path / "m")

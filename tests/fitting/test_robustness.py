@@ -42,8 +42,10 @@ def assert_sound(gp: duogp.GP, X: np.ndarray) -> duogp.Prediction:
 @pytest.mark.parametrize("method", SOME)
 def test_predictions_scale_with_the_targets(method, scale, dtype):
     X, y = table()
-    plain = duogp.fit(X, y, method, dtype=dtype, **QUICK).predict(X)
-    scaled = duogp.fit(X, scale * y, method, dtype=dtype, **QUICK).predict(X)
+    # A start of few steps: hundreds of them would amplify the rounding of the scaled targets.
+    short = {**QUICK, "warm_start": 30} if METHODS[method].recipe.warm_start_steps else QUICK
+    plain = duogp.fit(X, y, method, dtype=dtype, **short).predict(X)
+    scaled = duogp.fit(X, scale * y, method, dtype=dtype, **short).predict(X)
     tolerance = 1e-9 if dtype == "float64" else 1e-3
     np.testing.assert_allclose(scaled.mean / scale, plain.mean, rtol=tolerance, atol=tolerance)
     for part in ("residual", "explained", "noise"):

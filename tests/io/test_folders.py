@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -159,11 +160,55 @@ def test_a_failure_leaves_what_was_there(model, monkeypatch, when):
         monkeypatch.setattr(os, "fsync", _no_space)
     else:
         rename = os.rename
+        monkeypatch.setattr(folder, "_exchange", lambda one, other: False)  # as on other systems
         monkeypatch.setattr(os, "rename", lambda a, b: _no_space() if ".new-" in str(a) else rename(a, b))
     with pytest.raises(OSError, match="no space"):
         gp.save(model)
     assert {p.name: p.read_bytes() for p in model.iterdir()} == before
     assert [p.name for p in model.parent.iterdir()] == ["svgp"]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_files_of_a_model_are_replaced_with_it(at_once, tmp_path, monkeypatch):
+    """And those of nobody, such as notes, stay."""
+    if not at_once:
+        monkeypatch.setattr(folder, "_exchange", lambda one, other: False)
+    target = tmp_path / "model"
+    write_folder(target, {"kind": "a"}, {}, {"table.json": b"first"})
+    (target / "notes.txt").write_text("mine")
+    assert folder.file_of(target, "table.json") == b"first"
+    write_folder(target, {"kind": "a"}, {}, {"table.json": b"second"})
+    assert folder.file_of(target, "table.json") == b"second"
+    assert (target / "notes.txt").read_text() == "mine"
+    (target / "table.json").write_bytes(b"first")
+    with pytest.raises(SavedModelError, match=r"table\.json was changed after it was written"):
+        folder.file_of(target, "table.json")
+    write_folder(target, {"kind": "a"}, {})  # a model that has none
+    assert sorted(p.name for p in target.iterdir()) == [MANIFEST, "notes.txt", TENSORS]
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="folders change places at once on Linux only")
+def test_readers_and_writers_at_the_same_time(tmp_path):
+    """A reader finds one of the models, whole; a writer fails at nothing."""
+    target = tmp_path / "model"
+    contents = [({"kind": "a", "number": k}, {"t": torch.full((50,), float(k))}) for k in range(2)]
+    write_folder(target, *contents[0])
+
+    def write(k: int) -> None:
+        for _ in range(40):
+            write_folder(target, *contents[k], {"table.json": str(k).encode()})
+
+    def read(_: int) -> None:
+        for _ in range(80):
+            manifest, tensors = read_folder(target)
+            assert float(tensors["t"].mean()) == manifest["number"]
+
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(work, k) for k in range(2) for work in (write, read)]
+        for job in jobs:
+            job.result()
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
 def _no_space(*_args) -> None:

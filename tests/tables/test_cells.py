@@ -162,3 +162,28 @@ def test_a_format_makes_dates_of_numbers():
     as_text = table.set_column(0, "day", pa.array(map(str, numbers)))
     np.testing.assert_array_equal(schema.encode(as_text).matrix[:, 0], encoded)
     assert [column.kind for column in Schema.learn(table).columns] == ["number", "number"]
+
+
+def test_levels_of_many_keep_a_mean_of_every_outcome():
+    """Of three classes their frequencies in each level; a row's own target has no part in its own."""
+    rng = np.random.default_rng(0)
+    place = np.array([f"p{i}" for i in rng.integers(0, 40, 800)])
+    share = {name: rng.dirichlet(np.ones(3)) for name in np.unique(place)}
+    codes = np.array([rng.choice(3, p=share[name]) for name in place])
+    table, y = pa.table({"c": place}), np.eye(3)[codes]
+    schema = Schema.learn(table, y=y)
+    assert schema.names[-3:] == ["c (mean target 0)", "c (mean target 1)", "c (mean target 2)"]
+    whole, own = schema.encode(table).matrix[:, -3:], schema.encode_training(table, y).matrix[:, -3:]
+    at = place == place[0]
+    expected = (y[at] - y.mean(0)).sum(0) / y.std(0) / (at.sum() + 10)
+    np.testing.assert_allclose(whole[0], expected)
+    assert np.abs(whole - own).max() > 0.01
+    for k in range(3):
+        true = np.array([share[name][k] for name in place])
+        assert np.corrcoef(own[:, k], true)[0, 1] > 0.6
+    again = Schema.from_dict(schema.to_dict())
+    np.testing.assert_array_equal(again.encode(table).matrix, schema.encode(table).matrix)
+    damaged = schema.to_dict()
+    damaged["columns"][0]["outcomes"] = 2
+    with pytest.raises(ValueError, match="means for"):
+        Schema.from_dict(damaged)

@@ -9,7 +9,7 @@ same numbers; a basis does not know of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
@@ -139,6 +139,13 @@ class Basis(nn.Module, ABC):
 
     def draw(self, generators: Sequence[torch.Generator]) -> None:
         """Draw the random numbers of the next step (outside the captured step); one generator a replicate."""
+
+    def draw_state(self) -> dict[str, Tensor]:
+        """What `draw` remembers between steps and no buffer holds, for checkpoints."""
+        return {}
+
+    def restore_draws(self, state: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> None:
+        """Go on from a `draw_state`, with these generators."""
 
     def use_all_columns(self) -> None:
         """Replace random estimates of quadratic forms by their exact values, for steps on all rows."""

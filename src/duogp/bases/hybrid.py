@@ -14,7 +14,7 @@ and gradient, though a single draw may be negative (MATH §3.3).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -79,6 +79,15 @@ class Hybrid(Basis):
             self._source, self._drawn = source, 0
         self.columns_index.copy_(self._order[:, self._drawn : self._drawn + count])
         self._drawn += count
+
+    def draw_state(self) -> dict[str, Tensor]:
+        return {} if self._order is None else {"order": self._order, "drawn": torch.tensor(self._drawn)}
+
+    def restore_draws(self, state: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> None:
+        if "order" in state:
+            self._order = state["order"].to(self.a.device)
+            self._source = self.a.shape[-1], *(id(g) for g in generators)
+            self._drawn = int(state["drawn"])
 
     def mean_rules(self) -> tuple[str, ...]:
         return "exact", "diagonal"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from duogp.bench.suite import Cell
+from duogp.data.json_files import parse_json
 
 Row = dict[str, Any]
 
@@ -124,7 +125,9 @@ def finite(value: Any) -> Any:
 
 def _parse(line: bytes) -> Row | None:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError:
         return None
-    return row if isinstance(row, dict) and "hash" in row and "status" in row else None
+    if not isinstance(row, dict):
+        return None
+    return row if isinstance(row.get("hash"), str) and isinstance(row.get("status"), str) else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -202,8 +203,11 @@ def _parse(raw: dict[str, Any], path: Path) -> Suite:
     for method in methods:
         if strange := sorted(set(method.only or ()) - {d.name for d in data}):
             raise ValueError(f"only of {method.name} names data that the suite lacks: {', '.join(strange)}")
+    name = str(raw.get("name", path.stem))
+    if not re.fullmatch(r"[\w.+-]+", name) or name.startswith("."):  # results are written under it
+        raise ValueError(f"name must be letters, digits, '.', '_', '+' and '-', got {name!r}")
     return Suite(
-        name=str(raw.get("name", path.stem)),
+        name=name,
         path=path,
         description=str(raw.get("description", "")),
         protocol=str(raw.get("protocol", "dc")),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -43,29 +43,27 @@ from duogp.bo.choice import (
     mixed_kernel,
 )
 from duogp.bo.gpytorch_parts import CovarianceModule, MeanModule
+from duogp.bo.model_rows import (
+    InputScaling,
+    Observed,
+    appended,
+    as_array,
+    as_targets,
+    check_data,
+    dtype_name,
+    flat,
+    floored,
+    refuse_learnable,
+    require_normal,
+    unseen_rows,
+)
+from duogp.bo.model_state import after_loading, with_own_rows, without_rows
 from duogp.bo.normals import botorch_likelihood, joint_normal
 from duogp.bo.processes import Conditioned, Draws, FittedProcess, Process, Selected, Stacked
 from duogp.bo.refit import STEPS, first_fit, is_surprised, optimisable, refit, untrained
 from duogp.data.scaling import Scaler
 from duogp.likelihoods import GaussianLikelihood
-from duogp.methods.settings import DTYPES
-from duogp.posterior.deep import DeepGP
 from duogp.posterior.gp import GP
-
-#: State of an exact GP that is its data, which a constructor is given: no part of `state_dict`.
-OF_ROWS = ("basis.inducing", "basis.q.mean", "basis.row_noise", "basis.weight", "num_data")
-
-
-#: The least known noise variance, relative to the variance of the outcomes.
-LEAST_NOISE = 1e-6
-
-
-class Observed(NamedTuple):
-    """Observations that a model was conditioned on: X, outcomes and their noise, all transformed."""
-
-    X: Tensor
-    Y: Tensor
-    noise: Tensor
 
 
 class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
@@ -115,8 +113,8 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
     ) -> None:
         """Data and transforms, which are learned here, as in BoTorch's models."""
         super().__init__()
-        _check_data(train_X, train_Y, train_Yvar)
-        _refuse_learnable(input_transform)
+        check_data(train_X, train_Y, train_Yvar)
+        refuse_learnable(input_transform)
         self.register_buffer("train_X", train_X.detach(), persistent=False)
         self.register_buffer("train_Y", train_Y.detach(), persistent=False)
         noise = None if train_Yvar is None else train_Yvar.detach()
@@ -124,9 +122,9 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
         self._observed: list[Observed] = []
         self._derived: Process | None = None
         self._is_loaded = False
-        self.register_state_dict_post_hook(_without_rows)
-        self.register_load_state_dict_pre_hook(_with_own_rows)
-        self.register_load_state_dict_post_hook(_after_loading)
+        self.register_state_dict_post_hook(without_rows)
+        self.register_load_state_dict_pre_hook(with_own_rows)
+        self.register_load_state_dict_post_hook(after_loading)
         with torch.no_grad():
             inputs = train_X
             if input_transform is not None:
@@ -144,7 +142,7 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
         if codes := settings.pop("categorical_features", None):
             settings.setdefault("kernel", mixed_kernel(self.transform_inputs(self.train_X).shape[-1], codes))
         settings.setdefault("device", str(self.train_X.device))
-        settings.setdefault("dtype", _name_of(self.train_X.dtype))
+        settings.setdefault("dtype", dtype_name(self.train_X.dtype))
         if method is None or method == AUTO:
             settings = default_settings(settings)
             X, y, noise = self._tables()[0]
@@ -160,7 +158,7 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
     def _install(self, gps: Sequence[GP]) -> None:
         """Take over fitted GPs, one for each index of the batch: their parameters and scales become state."""
         for gp in gps:
-            _require_normal(gp)
+            require_normal(gp)
             gp.model.requires_grad_(False).eval()
         self.gps = list(gps)
         self.cores = nn.ModuleList([gp.model for gp in gps])
@@ -217,7 +215,7 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
         outcome_transform: OutcomeTransform | None = None,
     ) -> Self:
         """The model of a `duogp.GP` that was fitted to these rows (as the transforms give them)."""
-        _require_normal(gp)
+        require_normal(gp)
         model = cls.__new__(cls)
         model._begin(X, Y, Yvar, input_transform, outcome_transform)
         model._asked = (gp.method.name, {})
@@ -272,25 +270,25 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
         hyperparameters and inducing points stay in any case, and q(u) is solved for where it has a closed
         form.
         """
-        _check_data(X, Y, Yvar)
+        check_data(X, Y, Yvar)
         self._require_one("refit")
         before, after = getattr(self, "input_transform", None), self._transform
         inputs, outcomes, variances = self._transformed(X, Y, Yvar)
-        y = _targets(outcomes)
-        noise = None if variances is None else _targets(_floored(variances, outcomes))
-        new = _unseen(X, self.train_X)
+        y = as_targets(outcomes)
+        noise = None if variances is None else as_targets(floored(variances, outcomes))
+        new = unseen_rows(X, self.train_X)
         anew = steps is None and self.gp.model.basis.points_are_rows and len(X) <= ANEW_ROWS
         steps = STEPS if steps is None else steps
         method, settings = self._asked
         if steps and not anew:
             own = None if noise is None else noise[new]
-            anew = is_surprised(self.gp, _array(inputs)[new], y[new], noise=own)
+            anew = is_surprised(self.gp, as_array(inputs)[new], y[new], noise=own)
             anew |= method in (None, AUTO) and self._method_for(inputs, y, noise) != self._method
         if anew and self._settings:
             transforms = {"input_transform": before, "outcome_transform": after}
             copies: dict[str, Any] = {name: copy.deepcopy(t) for name, t in transforms.items()}
             return type(self).fit(X, Y, method, Yvar=Yvar, **copies, **settings | changes)
-        gp = refit(self.gp, _array(inputs), y, steps=steps, noise=noise, **changes)
+        gp = refit(self.gp, as_array(inputs), y, steps=steps, noise=noise, **changes)
         model = type(self).__new__(type(self))
         model._begin(X, Y, Yvar, None, None)
         if before is not None:
@@ -305,7 +303,7 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
         """The default for so many rows; it is asked again only where their number leaves the exact GP."""
         if self._method != EXACT:
             return self._method
-        return choose_method(_array(inputs), y, self._settings, noise=noise)
+        return choose_method(as_array(inputs), y, self._settings, noise=noise)
 
     @property
     def _supports_cache_root(self) -> bool:
@@ -432,11 +430,11 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
         inputs, outcomes, _ = self._transformed(X, Y)
         out = self._told(inputs, outcomes, noise)
         batch = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2], self.train_X.shape[:-2])
-        out.train_X = _appended(self.train_X, X, batch)
-        out.train_Y = _appended(self.train_Y, Y, batch)
+        out.train_X = appended(self.train_X, X, batch)
+        out.train_Y = appended(self.train_Y, Y, batch)
         if self.train_Yvar is not None:
             mean = self.train_Yvar.mean(-2, keepdim=True)
-            out.train_Yvar = _appended(self.train_Yvar, mean.expand(*Y.shape[-2:]), batch)
+            out.train_Yvar = appended(self.train_Yvar, mean.expand(*Y.shape[-2:]), batch)
         return out
 
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, noise: Tensor | None = None) -> Self:
@@ -447,8 +445,8 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
         if (transform := self._transform) is not None:
             Y = transform.untransform(Y)[0]
         batch = torch.broadcast_shapes(inputs.shape[:-2], Y.shape[:-2], self.train_X.shape[:-2])
-        out.train_X = _appended(self.train_X, inputs, batch)
-        out.train_Y = _appended(self.train_Y, Y, batch)
+        out.train_X = appended(self.train_X, inputs, batch)
+        out.train_Y = appended(self.train_Y, Y, batch)
         return out
 
     def fantasize(
@@ -482,6 +480,7 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
                 self._settings = self._settings | {"device": device}
             for gp in self.gps:
                 gp.settings = gp.settings.but(device=device)
+                gp._form = gp._likelihood64 = None
             self._refresh()
         return self
 
@@ -503,9 +502,9 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
         """Let GPs follow their loaded state; an exact one learns its rows again."""
         tables = self._tables()
         for i, gp in enumerate(self.gps):
-            shift, scale = (_flat(t, 2)[i].numpy(force=True) for t in (self.x_shift, self.x_scale))
+            shift, scale = (flat(t, 2)[i].numpy(force=True) for t in (self.x_shift, self.x_scale))
             gp.x_scaler = Scaler(shift[0], scale[0])
-            shift, scale = (_flat(t, 2)[i].numpy(force=True) for t in (self.y_shift, self.y_scale))
+            shift, scale = (flat(t, 2)[i].numpy(force=True) for t in (self.y_shift, self.y_scale))
             gp.y_scaler = Scaler(shift[0], scale[0])
             gp._form = gp._likelihood64 = None
         if self.gps[0].model.basis.points_are_rows:
@@ -528,11 +527,11 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
                 f"the input transform makes {inputs.shape[-2]} rows of {outcomes.shape[-2]} while training: "
                 "transforms that repeat rows are for prediction (transform_on_train=False)"
             )
-        X, Y = _flat(inputs, 2), _flat(outcomes, 2)
+        X, Y = flat(inputs, 2), flat(outcomes, 2)
         noise: list[Any] = [None] * len(X)
         if variances is not None:
-            noise = [_targets(v) for v in _flat(_floored(variances, outcomes), 2)]
-        return [(_array(x), _targets(y), v) for x, y, v in zip(X, Y, noise, strict=True)]
+            noise = [as_targets(v) for v in flat(floored(variances, outcomes), 2)]
+        return [(as_array(x), as_targets(y), v) for x, y, v in zip(X, Y, noise, strict=True)]
 
     def _copy(self) -> Self:
         """A copy that shares modules and data, for changes by assignment."""
@@ -568,9 +567,9 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
     def _whole(self) -> Process:
         """All latent functions, before any conditioning."""
         each = []
-        for gp, shift, scale in zip(self.gps, _flat(self.x_shift, 2), _flat(self.x_scale, 2), strict=True):
+        for gp, shift, scale in zip(self.gps, flat(self.x_shift, 2), flat(self.x_scale, 2), strict=True):
             mean = gp.model.mean
-            each.append(FittedProcess(gp.posterior, mean, _InputScaling(gp.columns, shift[0], scale[0])))
+            each.append(FittedProcess(gp.posterior, mean, InputScaling(gp.columns, shift[0], scale[0])))
         batch = self.y_shift.shape[:-2]
         return Stacked(each, batch) if batch else each[0]
 
@@ -644,7 +643,7 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
             return None
         with torch.no_grad():
             _, outcomes, variances = self._transformed(self.train_X, self.train_Y, self.train_Yvar)
-        return _floored(variances, outcomes)
+        return floored(variances, outcomes)
 
     def _noise(self, inputs: Tensor, asked: bool | Tensor) -> Tensor | None:
         """Noise variances at the inputs: [..., q or 1, m] in the units of the transformed Y."""
@@ -684,20 +683,6 @@ class DuoGPModel(GPyTorchModel, GPyTorchGP, FantasizeMixin):
         return noise.reshape(*x.shape[:-1], self.num_outputs)
 
 
-class _InputScaling:
-    """Inputs in the scaled units of a fit, without the columns that it does not use."""
-
-    def __init__(self, columns: NDArray[np.bool_], shift: Tensor, scale: Tensor) -> None:
-        self.shift, self.scale = shift.double(), scale.double()
-        self.columns = (
-            None if columns.all() else torch.as_tensor(np.flatnonzero(columns), device=shift.device)
-        )
-
-    def __call__(self, x: Tensor) -> Tensor:
-        x = x if self.columns is None else x.index_select(-1, self.columns)
-        return (x - self.shift) / self.scale
-
-
 class Paths:
     """Functions drawn from a posterior: ``paths(X)`` is [n, *b, q, m] for X [*b, q, d]."""
 
@@ -714,92 +699,3 @@ class Paths:
         if (transform := model._transform) is not None:
             values, _ = transform.untransform(values, X=inputs)
         return values.to(X)
-
-
-def _without_rows(model: DuoGPModel, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Hook of `state_dict`: leaves out what of an exact GP is its training rows."""
-    for name in _names_of_rows(model, prefix):
-        state.pop(name, None)
-
-
-def _with_own_rows(model: DuoGPModel, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Hook before `load_state_dict`: an exact GP keeps its own training rows."""
-    own = dict(model.cores.named_parameters()) | dict(model.cores.named_buffers())
-    for name in _names_of_rows(model, prefix):
-        short = name.removeprefix(f"{prefix}cores.")
-        if short in own:
-            state[name] = own[short]
-
-
-def _names_of_rows(model: DuoGPModel, prefix: str) -> list[str]:
-    each = enumerate(gp.model.basis.points_are_rows for gp in model.gps)
-    return [f"{prefix}cores.{i}.{name}" for i, are_rows in each if are_rows for name in OF_ROWS]
-
-
-def _after_loading(model: DuoGPModel, _: Any) -> None:
-    model._after_loading()
-
-
-def _floored(variances: Tensor, outcomes: Tensor) -> Tensor:
-    """Known noise variances, kept above rounding: who knows a value exactly says 0."""
-    return torch.maximum(variances, LEAST_NOISE * outcomes.var(-2, keepdim=True).clamp_min(LEAST_NOISE))
-
-
-def _check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
-    if not isinstance(X, Tensor) or not isinstance(Y, Tensor):
-        raise TypeError(f"X and Y must be tensors, got {type(X).__name__} and {type(Y).__name__}")
-    if X.dim() < 2 or X.shape[:-1] != Y.shape[:-1] or X.dim() != Y.dim():
-        raise ValueError(f"X must be [n, d] and Y [n, m], got {tuple(X.shape)} and {tuple(Y.shape)}")
-    if Yvar is not None and Yvar.shape != Y.shape:
-        raise ValueError(f"Yvar must be {tuple(Y.shape)} like Y, got {tuple(Yvar.shape)}")
-
-
-def _refuse_learnable(transform: InputTransform | None) -> None:
-    """An error for input transforms with parameters to learn, which no training of ours would move."""
-    if transform is None:
-        return
-    names = [name for name, p in transform.named_parameters() if p.requires_grad]
-    if names:
-        raise ValueError(
-            f"input_transform {type(transform).__name__} has parameters to learn ({', '.join(names)}), which "
-            "are not trained here: fix them by transform.requires_grad_(False), or use another transform"
-        )
-
-
-def _require_normal(gp: GP) -> None:
-    """An error for GPs whose posterior is no Gaussian with gradients."""
-    if isinstance(gp, DeepGP):
-        raise ValueError("the posterior of a deep GP is no Gaussian: use it inside duogp.bo.optimise")
-    if gp.model.likelihood.target != "real":
-        raise ValueError("a BoTorch model is of real outcomes: choose a likelihood of real numbers")
-    if gp.learned is not None:
-        raise ValueError("a cross-fitted mean has no gradient for acquisition functions: use mean='linear'")
-
-
-def _unseen(X: Tensor, known: Tensor) -> NDArray[np.bool_]:
-    """Which rows of X are none of the known ones."""
-    seen = {row.tobytes() for row in known.detach().to(X).cpu().numpy()}
-    return np.array([row.tobytes() not in seen for row in X.detach().cpu().numpy()], dtype=bool)
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    return next((name for name, kind in DTYPES.items() if kind == dtype), "float64")
-
-
-def _flat(values: Tensor, dims: int) -> Tensor:
-    """[*b, ...] as [B, ...], with so many dimensions behind the batch."""
-    return values.reshape(-1, *values.shape[values.dim() - dims :])
-
-
-def _array(values: Tensor) -> NDArray[np.float64]:
-    return values.detach().double().cpu().numpy()
-
-
-def _targets(values: Tensor) -> NDArray[np.float64]:
-    """Y, or its noise variances, as `duogp.fit` takes them: one output as a vector."""
-    return _array(values[..., 0] if values.shape[-1] == 1 else values)
-
-
-def _appended(old: Tensor, new: Tensor, batch: Sequence[int]) -> Tensor:
-    parts = (t.detach().to(old).expand(*batch, *t.shape[-2:]) for t in (old, new))
-    return torch.cat(list(parts), -2)

@@ -26,6 +26,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from duogp.bo.strategies import Floats, Proposal, Strategy
+from duogp.data.json_files import read_object
 
 OPTIONS, EVALUATIONS, MODELS, FIGURE = "run.json", "evaluations.csv", "models", "incumbent.png"
 LOCK = "lock"
@@ -62,7 +63,7 @@ class Journal:
                 raise FileExistsError(f"{str(self.folder)!r} holds other things: choose another folder")
             write_atomically(path, json.dumps(given, indent=2) + "\n")
             return
-        known = json.loads(path.read_text())
+        known = read_object(path)
         if known != given:
             names = sorted(n for n in known.keys() | given.keys() if known.get(n) != given.get(n))
             told = "; ".join(f"{n} was {known.get(n)!r} and is {given.get(n)!r}" for n in names)
@@ -135,7 +136,7 @@ def locked(path: Path) -> IO[bytes]:
 def read_options(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     """The options of the run in a folder; None where there is no run."""
     path = Path(folder).expanduser() / OPTIONS
-    return json.loads(path.read_text()) if path.is_file() else None
+    return read_object(path) if path.is_file() else None
 
 
 def read_batches(folder: str | os.PathLike[str], dims: int) -> tuple[list[Evaluated], bytes]:
@@ -161,7 +162,10 @@ def _batch(lines: list[bytes], number: int, dims: int) -> Evaluated | None:
         return None
     if rows.shape != (size, len(LEADING) + dims) or (rows[:, 0] != number).any():
         return None
-    return Evaluated(Proposal(rows[:, len(LEADING) :], rows[:, 2].astype(np.int64)), rows[:, 3])
+    X, regions = rows[:, len(LEADING) :], rows[:, 2]
+    if not (np.isfinite(X).all() and (np.abs(regions) < 2**31).all() and (regions == regions.round()).all()):
+        return None
+    return Evaluated(Proposal(X, regions.astype(np.int64)), rows[:, 3])
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -21,6 +21,7 @@ import torch
 from duogp.bo.candidates import Floats
 from duogp.bo.choice import AUTO, EXACT, SPARSE, exact_is_affordable, reads_only_sparse
 from duogp.bo.refit import STEPS, first_fit, is_surprised, refit
+from duogp.data.json_files import read_object
 from duogp.io import load as load_model
 from duogp.kernels import Deep, Scale, Stationary
 from duogp.likelihoods import GaussianLikelihood
@@ -209,7 +210,10 @@ class GPSurrogate(Surrogate):
 
     def load(self, folder: Path) -> GPSurrogate:
         gp = load_model(folder / MODEL)
-        known = json.loads((folder / UNITS).read_text())
+        known = read_object(folder / UNITS)
+        wanted = {"rows": int, "centre": float, "scale": float}
+        if known.keys() != wanted.keys() or not all(type(known[n]) is kind for n, kind in wanted.items()):
+            raise ValueError(f"{folder / UNITS}: it was changed or damaged: {known!r}")
         return replace(self, gp=gp, **known)
 
 

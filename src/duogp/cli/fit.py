@@ -12,6 +12,7 @@ import typer
 from numpy.typing import NDArray
 
 from duogp.cli.errors import note
+from duogp.cli.fit_streamed import fit_streamed, is_streamed
 from duogp.cli.model_folder import facts, relevance, rows_with_target, save_model
 from duogp.cli.options import (
     AsJson,
@@ -21,6 +22,7 @@ from duogp.cli.options import (
     Encoding,
     Quiet,
     Seed,
+    files_in,
     names_of,
     settings_of,
     spooled,
@@ -62,6 +64,10 @@ def fit(
     test_fraction: Annotated[
         float, typer.Option(help="Share of the rows held back to test the model on.")
     ] = 0.0,
+    stream: Annotated[
+        bool | None,
+        typer.Option("--stream/--no-stream", help="Read rows in chunks (default: files of more than 2 GiB)."),
+    ] = None,
     encoding: Encoding = None,
     decimal: Decimal = None,
     date_format: Annotated[
@@ -86,7 +92,7 @@ def fit(
     """Fit a model to a table and save it."""
     start = time.perf_counter()
     import duogp.sklearn  # noqa: F401  # now, so that its seconds are not those of reading
-    from duogp.tables import Schema, TargetColumn, TextForm, read_table
+    from duogp.tables import Schema, TargetColumn, TextForm
     from duogp.tables.schema import NothingUsableError, check_roles
     from duogp.tables.values import require_finite
 
@@ -115,7 +121,20 @@ def fit(
         raise ValueError(f"--test-fraction must be in [0, 1), got {test_fraction:g}{hint}")
     if missing not in ("impute", "refuse"):
         raise ValueError(f"missing must be 'impute' or 'refuse', got {missing!r}")
-    table = read_table(spooled(data), text=categories, form=form)
+    paths = files_in(spooled(data))
+    if is_streamed(paths, stream):
+        report = fit_streamed(
+            paths,
+            target,
+            folder,
+            parameters | settings,
+            {"weights": weights, "drop": dropped, "category": categories, "missing": missing, **reading},
+            form=form,
+            refused={"--classify": classify, "--test-fraction": test_fraction},
+        )
+        show(report, as_json, quiet, print_report)
+        return
+    table = read_together(paths, categories, form)
     check_roles(table, target, weights, dropped, categories)
     for name in table.column_names:
         if name.strip() and name not in dropped:
@@ -179,6 +198,18 @@ def fit(
     elif few:
         note(f"{target!r} has two values only; --classify would predict their probabilities")
     show(report, as_json, quiet, print_report)
+
+
+def read_together(paths: list[str], text: list[str], form: Any) -> Any:
+    """One file or several as one arrow table; those of several must have the same columns."""
+    from duogp.tables import read_table
+    from duogp.tables.arrow import arrow, first_line
+
+    tables = [read_table(path, text=text, form=form) for path in paths]
+    try:
+        return tables[0] if len(tables) == 1 else arrow().concat_tables(tables, promote_options="permissive")
+    except arrow().ArrowException as error:
+        raise ValueError(f"the files cannot be put together: {first_line(error)}") from None
 
 
 def report_rows_without_target(goal: Any, table: Any, without: int, strict: bool) -> None:

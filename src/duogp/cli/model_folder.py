@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from duogp.bench.results import finite
 from duogp.cli.errors import note
+from duogp.cli.options import files_in
+from duogp.data.json_files import parse_json
 from duogp.tables import Schema, TextForm, column_names_of, read_chunks
 from duogp.tables.arrow import arrow
 from duogp.tables.files import CHUNK_ROWS, column_types_of
@@ -59,12 +61,15 @@ class SavedModel:
     def rows(
         self, path: str, *, target: bool = False, keep: list[str] | None = None, typed: bool = False
     ) -> Iterator[Any]:
-        """Tables of a few rows of a file each, with the column types that the model was fitted on.
+        """Tables of a few rows of a file, or of files, with the column types that the model was fitted on.
 
         ``keep``: other columns, which are text in a CSV file, or with ``typed`` of the type that all their
         values have.
         """
-        keep = keep or []
+        for each in files_in(path):
+            yield from self._rows_of_file(each, target, keep or [], typed)
+
+    def _rows_of_file(self, path: str, target: bool, keep: list[str], typed: bool) -> Iterator[Any]:
         types = self.schema.csv_types(target=target)
         if typed and keep:
             types = column_types_of(path, keep, self.form) | types
@@ -92,21 +97,27 @@ def open_model(
     ``encoding`` and ``decimal``: of the CSV files that it will read; None: those of the fit.
     """
     from duogp.io import load
+    from duogp.io.folder import file_of, undisturbed
     from duogp.io.kinds import TABLE
 
     path = Path(folder)
     if not path.exists():
         raise FileNotFoundError(f"there is no model folder {folder!r}; duogp fit makes one")
-    loaded = load(path, device=device)
     description = path / TABLE
-    if not description.is_file():
+
+    def read() -> tuple[Any, bytes | None]:
+        model = load(path, device=device)
+        return model, file_of(path, TABLE) if description.is_file() else None
+
+    loaded, data = undisturbed(path, read)
+    if data is None:
         raise ValueError(
             f"{folder!r} has no {TABLE}: it was saved from Python, where duogp.load reads it; the command "
             "line needs a model that duogp fit wrote"
         )
     try:
-        state = json.loads(description.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        state = parse_json(data)
+    except ValueError as error:
         raise ValueError(f"{str(description)!r} cannot be read: {error}") from None
     if not isinstance(state, dict) or not isinstance(state.get("fit"), dict):
         raise ValueError(f"{str(description)!r} is not what duogp fit writes")
@@ -126,12 +137,11 @@ def open_model(
 
 
 def save_model(estimator: Any, schema: Schema, report: dict[str, Any], folder: Path) -> None:
-    """Write the folder that `open_model` reads."""
-    from duogp.io.kinds import TABLE
+    """Write the folder that `open_model` reads, all at once."""
+    from duogp.io.kinds import TABLE, save
 
-    estimator.save(folder)
     text = json.dumps({"schema": schema.to_dict(), "fit": finite(report)}, indent=2, ensure_ascii=False)
-    (folder / TABLE).write_text(text + "\n", encoding="utf-8")
+    save(estimator, folder, {TABLE: (text + "\n").encode()})
 
 
 def relevance(gp: Any, schema: Schema) -> dict[str, float] | None:

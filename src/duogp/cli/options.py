@@ -16,7 +16,10 @@ MAGIC = {b"PAR1": ".parquet", b"ARROW1": ".arrow", b"\x1f\x8b": ".csv.gz"}
 
 ModelFolder = Annotated[str, typer.Argument(help="Folder of a model that `duogp fit` wrote.")]
 DataFile = Annotated[
-    str, typer.Argument(help="CSV, TSV (also gzipped), Parquet, Arrow or Feather; - is standard input.")
+    str,
+    typer.Argument(
+        help="CSV, TSV (also gzipped), Parquet, Arrow or Feather; 'data/*.parquet'; - is standard input."
+    ),
 ]
 Encoding = Annotated[str | None, typer.Option(help="Of a CSV file: latin-1, cp1252, … (default: utf-8).")]
 Decimal = Annotated[str | None, typer.Option(help="Decimal mark of a CSV file: . or , (default: as found).")]
@@ -40,6 +43,15 @@ def spooled(path: str) -> str:
         file.write(head)
         shutil.copyfileobj(source, file)
     return str(target)
+
+
+def files_in(path: str) -> list[str]:
+    """The files that a pattern such as "data/*.parquet" stands for; a path is itself."""
+    if Path(path).exists() or not any(mark in path for mark in "*?["):
+        return [path]
+    from duogp.data.arrow_source import files_of
+
+    return files_of(path)
 
 
 def names_of(text: str | None) -> list[str]:

@@ -8,7 +8,6 @@ devices there is nothing to transfer.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -52,9 +51,8 @@ class Arriving:
         return self._sent(self._matrix)
 
     def _sent(self, piece: NDArray) -> Tensor:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # it is only read
-            x = torch.from_numpy(piece)
+        # Of an array that must not be written to torch warns, and filters of warnings are not for threads.
+        x = torch.from_numpy(piece if piece.flags.writeable else piece.copy())
         if self._device.type == "cuda":
             pinned = torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x)
             with _on_copy_stream(self._device):

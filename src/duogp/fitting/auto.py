@@ -33,7 +33,7 @@ from duogp.fitting.race_natural import NaturalRace
 from duogp.methods import METHODS
 from duogp.methods.settings import Settings
 from duogp.posterior.stack import Stack
-from duogp.training import Callback, History
+from duogp.training import Callback, Checkpoints, History
 
 
 def choose(data: Dataset, given: Mapping[str, Any], settings: Settings) -> tuple[str, str] | None:
@@ -70,12 +70,17 @@ def plan_stack(data: Dataset, given: Mapping[str, Any], settings: Settings) -> S
 
 
 def stack(
-    data: Dataset, given: Mapping[str, Any], settings: Settings, callbacks: Sequence[Callback] = ()
+    data: Dataset,
+    given: Mapping[str, Any],
+    settings: Settings,
+    callbacks: Sequence[Callback] = (),
+    checkpoints: Checkpoints | None = None,
 ) -> Stack:
     """The stack of the best candidates; its history says in words how it came about."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)  # notes speak of it
         race = make_race(data, given, settings, callbacks)
+        race.checkpoints = checkpoints
         found = race.candidates()
         law, score, shares = race.verdict(found)
         kept = worth_it(found, shares, race.rules.least_share)

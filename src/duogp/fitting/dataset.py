@@ -16,12 +16,16 @@ from duogp.data.validation import as_matrix, as_row_noise, as_row_vector, column
 from duogp.fitting.factories import is_gaussian, target_kind
 from duogp.means import CrossFit
 from duogp.methods.settings import Settings
+from duogp.training.checkpoint import CheckpointOptions, remembered_seed
 
 
-def with_seed(settings: dict[str, Any]) -> dict[str, Any]:
-    """``random_state=None`` is a new seed each time, as in scikit-learn."""
+def with_seed(settings: dict[str, Any], checkpoint: CheckpointOptions | None = None) -> dict[str, Any]:
+    """``random_state=None`` is a new seed each time, as in scikit-learn; a fit that goes on keeps its own."""
     if settings.get("random_state", 0) is None:
-        return settings | {"random_state": secrets.randbits(31)}
+        fresh = secrets.randbits(31)
+        return settings | {
+            "random_state": fresh if checkpoint is None else remembered_seed(checkpoint, fresh)
+        }
     return settings
 
 

@@ -1,14 +1,15 @@
 """Every decision of a fit that the settings leave open, made from the method's traits and the data.
 
 `make_plan` decides on validation rows, solver, rows of Ω, the grid of β, inducing points, schedule, warm
-start and refit; a `Plan` is printable and says why.
+start and refit; a `Plan` is printable and says why. The solver has a room of its own (`solver`), and so has
+the length of training (`training_plan`).
 """
 
 from __future__ import annotations
 
 import itertools
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -18,37 +19,24 @@ from duogp.data.columns import informative_columns
 from duogp.data.rows import Rows, hold_out
 from duogp.errors import DataWarning
 from duogp.fitting.dataset import Dataset
-from duogp.fitting.deep import MAX_WIDTH
-from duogp.fitting.factories import initial_kernel, is_gaussian, likelihood_label, make_likelihood
+from duogp.fitting.factories import initial_kernel, make_likelihood
 from duogp.fitting.learned import learned_columns
-from duogp.likelihoods import Likelihood
-from duogp.methods.registry import METHODS, Method
+from duogp.fitting.solver import choose_solver
+from duogp.fitting.training_plan import (
+    SAMPLE_ROWS,
+    WARM_ROWS,
+    make_sample_start,
+    make_training,
+    make_warm_start,
+)
+from duogp.methods.registry import Method
 from duogp.methods.settings import Settings, as_list
-from duogp.training import TrainingPlan, make_schedule
+from duogp.training import TrainingPlan
 from duogp.training.schedules import plateau
 
 #: Rows up to which Ω may see all of them at once (its cost is n³), and up to which it does so unasked.
 FULL_OMEGA_ROWS = 5000
 FULL_OMEGA_DEFAULT = 1000
-#: Rows up to which "auto" prefers the closed form where there is one: a step costs about an epoch.
-CLOSED_FORM_ROWS = {"cpu": 50_000, "cuda": 500_000}
-#: Epochs of minibatches unless told otherwise: a hundred, but on small tables as many as make so many steps;
-#: where the loss says when to stop, so many at most.
-EPOCHS, MIN_STEPS, MOST_STEPS = 100, 500, 6000
-#: Steps on the collapsed bound unless told otherwise: of L-BFGS, which stops by itself, and of Adam.
-NEWTON_STEPS, ADAM_STEPS = 3000, 200
-#: Adam's rate on minibatches: where it is cut as the loss rests, of shallow and deep GPs (the q(u) of hidden
-#: layers has far to go), and where a protocol cuts it.
-PLATEAU_RATE, DEEP_RATE, PROTOCOL_RATE = 0.03, 0.1, 0.01
-#: Step size of natural gradients, by whether the likelihood is log-concave. Where it is not, a quick q(u)
-#: settles before the kernel has moved.
-NATURAL_RATE = {True: 0.1, False: 0.02}
-#: Rows of a warm start, and its steps by Adam, at most.
-WARM_ROWS, WARM_ADAM_STEPS = 5000, 100
-#: Rows of the sample that L-BFGS starts on, where there are twice as many, and what a row must gain there.
-SAMPLE_ROWS, SAMPLE_TOLERANCE = 2000, 0.01
-#: Of the weights of networks, unless the user says otherwise.
-WEIGHT_DECAY = 1e-4
 #: Rows up to which the exact GP is fitted: memory is n², a step n³.
 EXACT_ROWS = {"cpu": 5_000, "cuda": 20_000}
 #: Inducing points unless the user says how many.
@@ -167,7 +155,7 @@ def make_plan(
         )
     likelihood = make_likelihood(settings, data.target.outputs, data.noise is not None, data.num_classes)
     early = validation is not None if settings.early_stopping is None else settings.early_stopping
-    training = _training(method, settings, n, solver, early, likelihood)
+    training = make_training(method, settings, n, solver, early, likelihood)
     used = used_columns(data, settings, train) if columns is None else columns
     categorical = category_columns(settings, int(used.sum()))
     num, more, name = choose_points(method, settings, n, categorical)
@@ -175,7 +163,7 @@ def make_plan(
     if learned:
         reasons["columns"] = f"and {learned} of a mean that {settings.mean_folds} folds have learned"
     own_validation = data.validation_rows is None
-    warm = _warm_start(method, settings, training, closed, int(used.sum()))
+    warm = make_warm_start(method, settings, training, closed, int(used.sum()))
     return Plan(
         method,
         settings,
@@ -188,7 +176,7 @@ def make_plan(
         betas,
         warm,
         settings.warm_start_rows or (WARM_ROWS if n > WARM_ROWS else None),
-        None if warm else _sample_start(method, training, n),
+        None if warm else make_sample_start(method, training, n),
         settings.refit and own_validation and validation is not None and not recipe.points_are_rows,
         num,
         more,
@@ -249,64 +237,6 @@ def used_columns(data: Dataset, settings: Settings, train: Rows) -> NDArray[np.b
         warnings.warn(f"{int((~used).sum())} constant columns of X are ignored", DataWarning, stacklevel=5)
         used[0] |= not used.any()  # nothing varies: the prior mean can still be learned
     return used
-
-
-# -- the solver ----------------------------------------------------------------------------------------------
-
-
-def closed_form_obstacle(method: Method, settings: Settings) -> str | None:
-    """Why the optimal q(u) has no formula here; None where it has one."""
-    if not method.data_term.has_closed_form:
-        return f"{method.name!r} has the {method.data_term} objective, which is not quadratic in q(u)"
-    if not is_gaussian(settings):
-        return f"the likelihood is {likelihood_label(settings)}, not Gaussian"
-    if not method.recipe.has_closed_form:
-        return f"the basis of {method.name!r} declares no closed form"
-    if not method.q_class.has_closed_form:
-        return f"the covariance of {method.name!r} is {method.q_name}"
-    if method.has_network:
-        return f"{method.name!r} trains a network, which a solved q(u) lets overfit"
-    if method.is_deep:
-        return f"{method.name!r} has hidden layers, through which nothing is quadratic"
-    if settings.num_latents is not None:
-        return "mixed outputs (num_latents) tie the latent functions to each other"
-    return None
-
-
-def choose_solver(method: Method, settings: Settings, n: int, reasons: dict[str, str] | None = None) -> str:
-    """ "closed-form", "stochastic" or "natural": as asked for, as the method says, or by traits and rows."""
-    reasons = {} if reasons is None else reasons
-    asked: str = settings.solver
-    if asked == "auto":
-        asked = str(method.defaults.get("solver", "auto"))
-    obstacle = closed_form_obstacle(method, settings)
-    if asked == "closed-form" and obstacle and settings.solver == "auto":
-        raise ValueError(f"{method.name!r} is a closed form, and there is none: {obstacle}; use 'svgp'")
-    if asked == "closed-form" and obstacle:
-        raise ValueError(f"solver='closed-form' is not possible: {obstacle}; use solver='stochastic'")
-    if method.recipe.points_are_rows and asked != "closed-form":
-        raise ValueError(f"{method.name!r} is a closed form: it has no solver {asked!r}")
-    natural = method.recipe.has_natural_gradient and method.q_class.has_natural_gradient
-    if asked == "natural" and not method.q_class.has_natural_gradient:
-        found = f"that of {method.name!r} is {method.q_name}"
-        raise ValueError(f"solver='natural' needs a q(u) with a full covariance; {found}")
-    if asked == "natural" and not natural:
-        raise ValueError(f"solver='natural' is not possible: the basis of {method.name!r} declares none")
-    if asked != "auto":
-        reasons["solver"] = "asked for" if settings.solver != "auto" else f"part of {method.name!r}"
-        return asked
-    if obstacle is None:
-        limit = CLOSED_FORM_ROWS[settings.torch_device.type]
-        reasons["solver"] = (
-            f"q(u) has a formula, and {n} rows are {'up to' if n <= limit else 'more than'} {limit}"
-        )
-        return "closed-form" if n <= limit else "stochastic"
-    reasons["solver"] = obstacle
-    # Without a formula for q(u), natural gradients come nearest to one; what the last layer of a deep GP sees
-    # moves with the layers before it.
-    natural = natural and method.data_term.keeps_precision_positive
-    natural = natural and not is_gaussian(settings) and not method.is_deep
-    return "natural" if natural else "stochastic"
 
 
 # -- what is optimised ---------------------------------------------------------------------------------------
@@ -374,116 +304,3 @@ def share_rows(num: int, more: int, n: int) -> tuple[int, int]:
         more = min(more, n // 2)
         return n - more, more
     return num, more
-
-
-# -- how long ------------------------------------------------------------------------------------------------
-
-
-def _training(
-    method: Method, settings: Settings, n: int, solver: str, early: bool, likelihood: Likelihood
-) -> TrainingPlan:
-    closed = solver == "closed-form"
-    newton = _uses_newton(settings, closed)
-    given = settings.epochs is not None or settings.steps is not None or settings.time_budget is not None
-    # Networks are ended by validation rows, a protocol by its steps, everything else by its loss.
-    rests = not closed and not method.has_network and not given and settings.tolerance > 0
-    if closed:
-        epochs, every = (NEWTON_STEPS if newton else ADAM_STEPS), 5
-    else:
-        epochs, every = _minibatch_epochs(n, settings.batch_size, MOST_STEPS if rests else MIN_STEPS)
-    if settings.epochs is not None and not closed:
-        every = 1
-    rate = method.recipe.closed_form_rate if closed else PROTOCOL_RATE
-    if rests:
-        rate = DEEP_RATE if method.is_deep else PLATEAU_RATE
-    natural = settings.natural_rate or NATURAL_RATE[likelihood.is_log_concave]
-    return TrainingPlan(
-        epochs=settings.epochs or epochs,
-        learning_rate=settings.learning_rate or rate,
-        schedule=make_schedule(
-            settings.schedule or ("cosine" if closed else "plateau" if rests else "multistep")
-        ),
-        evaluate_every=settings.evaluate_every or every,
-        patience=(settings.patience or (40 if method.has_network else 10)) if early else None,
-        restore_best=early,
-        check_every=10 if closed else 50,
-        natural_rate=natural if solver == "natural" else None,
-        mean_rule=settings.mean_rule,
-        steps=settings.steps,
-        seconds=settings.time_budget,
-        weight_decay=WEIGHT_DECAY if settings.weight_decay is None else settings.weight_decay,
-        backend=settings.backend,
-        verbose=settings.verbose,
-        optimiser="lbfgs" if newton else "adam",
-        tolerance=settings.tolerance,
-    )
-
-
-def _uses_newton(settings: Settings, closed: bool) -> bool:
-    """Whether L-BFGS trains: it needs no rate and no schedule, so who gives one means Adam."""
-    if settings.optimizer == "lbfgs" and not closed:
-        raise ValueError("optimizer='lbfgs' is for losses of all rows: use solver='closed-form' or 'adam'")
-    if settings.optimizer != "auto":
-        return settings.optimizer == "lbfgs"
-    return closed and settings.learning_rate is None and settings.schedule is None
-
-
-def _minibatch_epochs(n: int, batch_size: int, steps: int) -> tuple[int, int]:
-    """How many, and after how many to look at the validation rows: a hundred times in all."""
-    epochs = max(EPOCHS, -(-steps // -(-n // batch_size)))
-    return epochs, epochs // EPOCHS
-
-
-def _sample_start(method: Method, training: TrainingPlan, n: int) -> TrainingPlan | None:
-    """L-BFGS on a sample of the rows first: its steps are as good, and cost a share of what all rows do."""
-    if training.optimiser != "lbfgs" or n < 2 * SAMPLE_ROWS or method.recipe.points_are_rows:
-        return None
-    tolerance = max(SAMPLE_TOLERANCE, training.tolerance)
-    return replace(training, tolerance=tolerance, patience=None, restore_best=False)
-
-
-def _warm_start(
-    method: Method, settings: Settings, training: TrainingPlan, closed: bool, dims: int
-) -> TrainingPlan | None:
-    """Closed-form steps of the coupled basis to start from; None without."""
-    steps = settings.warm_start
-    if steps is None and closed:
-        steps = method.recipe.warm_start_steps
-    elif steps is None:  # minibatches till the loss rests: most of the way has a shorter one
-        steps = NEWTON_STEPS if training.schedule is plateau and _starts_warm(method, settings) else 0
-    if not steps:
-        return None
-    if method.is_deep and not _hands_inputs_on(settings, dims):
-        raise ValueError(
-            f"warm_start trains the last layer on X itself: it needs hidden layers of width {dims}, as X has "
-            f"columns, got {settings.hidden_width or MAX_WIDTH}"
-        )
-    if closed_form_obstacle(METHODS["svgp"], settings):
-        raise ValueError("warm_start trains a coupled model in closed form: it needs a Gaussian likelihood")
-    newton = settings.optimizer != "adam"
-    return replace(
-        training,
-        epochs=steps if newton else min(steps, WARM_ADAM_STEPS),
-        learning_rate=METHODS["svgp"].recipe.closed_form_rate,
-        schedule=make_schedule("cosine"),
-        check_every=10,
-        natural_rate=None,
-        steps=None,
-        optimiser="lbfgs" if newton else "adam",
-        tolerance=settings.tolerance or Settings.tolerance,
-        patience=None,
-        restore_best=False,
-    )
-
-
-def _starts_warm(method: Method, settings: Settings) -> bool:
-    """Whether minibatches start from a closed form unasked.
-
-    Deep GPs do not: started as shallow ones they stay shallow, which is not what was asked for.
-    """
-    return not (method.is_deep or method.has_network or closed_form_obstacle(METHODS["svgp"], settings))
-
-
-def _hands_inputs_on(settings: Settings, dims: int) -> bool:
-    """Whether the hidden layers of a deep GP start as the identity, so that its last layer sees X."""
-    return (settings.hidden_width or min(dims, MAX_WIDTH)) == dims

@@ -28,7 +28,8 @@ from duogp.means.crossfit import CrossFit
 from duogp.methods import METHODS
 from duogp.methods.settings import Settings, as_list
 from duogp.models.model import Model
-from duogp.training import Callback, History
+from duogp.training import Callback, Checkpoints, History
+from duogp.training.checkpoint import Slot
 
 Array = NDArray[np.float64]
 
@@ -99,6 +100,7 @@ class Race(ABC):
         self.small = self.n <= self.rules.small and data.validation_rows is None
         self.clock = Clock(settings.time_budget or self.rules.seconds)
         self.notes: list[str] = []
+        self.checkpoints: Checkpoints | None = None
         self.means: list[Any] = [settings.mean] if "mean" in given else ["trees", "constant"]
         self.excess: CrossFit | None = None  # the log excess, where one is learned
         if data.validation_rows is None:
@@ -142,6 +144,10 @@ class Race(ABC):
 
     def plan(self, method: str, mean: Any, **changes: Any) -> Plan:
         return make_plan(self.data, METHODS[method], self.settings.but(mean=mean, **changes))
+
+    def slot(self, name: str) -> Slot | None:
+        """The checkpoints of one training of the race; each has a name of its own."""
+        return None if self.checkpoints is None else self.checkpoints.slot(name)
 
     def grow_trees(self, plan: Plan, share: float) -> None:
         """The learned mean of all candidates, in its share of the time."""

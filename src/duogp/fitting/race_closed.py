@@ -16,10 +16,11 @@ import torch
 
 from duogp.fitting.builder import Builder, start_from
 from duogp.fitting.dataset import Dataset
-from duogp.fitting.plan import SAMPLE_ROWS, Plan, make_plan
+from duogp.fitting.plan import Plan, make_plan
 from duogp.fitting.race import Array, Candidate, Race, Verdict, label
 from duogp.fitting.race_predictive import PredictiveRounds
 from duogp.fitting.stacking import mixture_law
+from duogp.fitting.training_plan import SAMPLE_ROWS
 from duogp.inference.leave_one_out import leave_one_out
 from duogp.means.crossfit import CrossFit, Goal, cross_fit
 from duogp.methods.settings import Settings
@@ -42,6 +43,7 @@ class ClosedRace(Race):
         exact = self.n - self.num_held <= self.rules.exact_rows.on(device) and "num_inducing" not in given
         self.method = "exact" if exact else "svgp"
         self.predictive = self.rules.predictive if settings.solver == "auto" and not self.small else ()
+        self.pace = 0.0  # seconds a row of a closed form's step, where steps on a sample have told
         own: dict[str, Any] = {} if exact else self.points(self.rules.closed_points.on(device))
         if settings.steps is None and settings.epochs is None:
             own["epochs"] = self.rules.closed_steps.on(device)
@@ -54,7 +56,8 @@ class ClosedRace(Race):
         found = self._closed_forms()
         self.excess = self._excess(min(found, key=self._nll))
         if self.predictive:
-            more = PredictiveRounds(self, self.predictive).run(sorted(found, key=self._nll))
+            some = self.affordable_rows(self.rules.refit_share * self.clock.seconds)
+            more = PredictiveRounds(self, self.predictive, some).run(sorted(found, key=self._nll))
             found += more
             if not more:
                 self.notes.append("predictive methods were not tried: the time was up")
@@ -63,7 +66,7 @@ class ClosedRace(Race):
     def _closed_forms(self) -> list[Candidate]:
         out = []
         for i, mean in enumerate(self.means):
-            plan = self.plan(self.method, mean)
+            plan = self.plan(self.method, mean, solver="closed-form")  # of any number of rows
             self.grow_trees(plan, self.rules.trees_share)
             end = self.rules.trees_share + self.rules.closed_share if not self.small else 0.9
             allowed = (self.clock.until(end) - time.perf_counter()) / (len(self.means) - i)
@@ -73,7 +76,7 @@ class ClosedRace(Race):
     def _closed_form(self, plan: Plan, name: str, seconds: float) -> Candidate:
         builder = Builder(self.data, plan)
         model = builder.model()
-        history = self._train(builder, model, seconds)
+        history = self._train(builder, model, seconds, name)
         self.note(name, history)
         if self.small:
             left = self._left_out(builder, model)
@@ -82,10 +85,14 @@ class ClosedRace(Race):
         gp = builder.fitted(model, history)
         held = self.moments(gp, plan)
         # Solving for q(u) with all rows costs about a step.
-        self.clock.reserved += time.perf_counter() - begun + history.seconds / max(1, len(history))
+        affordable = self.affordable_rows(self.rules.refit_share * self.clock.seconds) is None
+        self.clock.reserved += time.perf_counter() - begun + affordable * self.pace * builder.n
 
         def refit() -> GP:
             if self.data.validation_rows is not None:
+                return gp
+            if not affordable:
+                self.notes.append(f"{name}: the rows held out stayed outside: the time was too short")
                 return gp
             if float(model.likelihood.noise().detach().min()) < self.rules.least_noise:  # type: ignore[operator]
                 self.notes.append(
@@ -97,28 +104,35 @@ class ClosedRace(Race):
 
         return Candidate(name, gp, held, refit, builder, model)
 
-    def _train(self, builder: Builder, model: Model, seconds: float) -> History:
+    def _train(self, builder: Builder, model: Model, seconds: float, name: str) -> History:
         """Steps on a sample where there are many rows, then on all rows, if there is time for a few."""
         rules, plan, training = self.rules, builder.plan, builder.plan.training
         begun = time.perf_counter()
         if plan.sample_start is not None:
             sampled = replace(plan.sample_start, seconds=rules.sample_share * seconds, follows_clock=False)
-            (history,) = train(model, builder.closed_form(model, sample=SAMPLE_ROWS), sampled)
-            pace = history.seconds / max(1, history[-1].epoch if len(history) else 1)
+            problem = builder.closed_form(model, sample=SAMPLE_ROWS)
+            (history,) = train(model, problem, sampled, slot=self.slot(f"{name} sample"))
+            self.pace = history.seconds / max(1, history[-1].epoch if len(history) else 1) / SAMPLE_ROWS
         elif plan.method.recipe.points_are_rows and builder.n >= 2 * rules.exact_sample:
-            self._start_on_sample(builder, model, rules.sample_share * seconds)
+            self._start_on_sample(builder, model, rules.sample_share * seconds, name)
             training = replace(training, fewest_steps=10, check_every=5)
         seconds = max(seconds - (time.perf_counter() - begun), 0.1)
-        if plan.sample_start is not None:
-            on_all_rows = pace * builder.n / SAMPLE_ROWS
-            if rules.fewest_whole_steps * on_all_rows > seconds:
-                settle(model, builder.closed_form(model))
-                note = f"its kernel is that of {SAMPLE_ROWS} rows: the time was too short for all"
-                history.notes.append(note)
-                return history
+        if plan.sample_start is not None and rules.fewest_whole_steps * self.pace * builder.n > seconds:
+            some = self.affordable_rows(seconds)
+            settle(model, builder.closed_form(model, sample=some))
+            own = "" if some is None else f" and its q(u) that of {some}"
+            history.notes.append(
+                f"its kernel is that of {SAMPLE_ROWS} rows{own}: the time was too short for all"
+            )
+            return history
         training = replace(training, seconds=seconds, follows_clock=False)
-        (history,) = train(model, builder.problem(model), training, None, self.callbacks)
+        (history,) = train(model, builder.problem(model), training, None, self.callbacks, self.slot(name))
         return history
+
+    def affordable_rows(self, seconds: float) -> int | None:
+        """How many rows a step may have that takes so long; None where that is all of them."""
+        some = int(seconds / self.pace) if self.pace > 0 else self.n
+        return None if some >= self.n else max(some, SAMPLE_ROWS)
 
     @staticmethod
     def _left_out(builder: Builder, model: Model) -> tuple[Array, Array]:
@@ -142,7 +156,7 @@ class ClosedRace(Race):
             model.load_state_dict(kept)
             self.notes.append("the rows held out stayed outside: q(u) of all rows was no better on them")
 
-    def _start_on_sample(self, builder: Builder, model: Model, seconds: float) -> None:
+    def _start_on_sample(self, builder: Builder, model: Model, seconds: float, name: str) -> None:
         """Kernel, noise and mean of an exact GP from one on some of the rows, whose steps cost a fraction."""
         data, whole = self.data, builder.plan
         learned = builder.table.learned
@@ -161,6 +175,7 @@ class ClosedRace(Race):
             start,
             small.problem(start),
             replace(small.plan.training, seconds=seconds, follows_clock=False, tolerance=0.01),
+            slot=self.slot(f"{name} sample"),
         )
         start_from(start, model)
 

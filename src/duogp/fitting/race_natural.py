@@ -80,12 +80,12 @@ class NaturalRace(Race):
         builder = Builder(self.data, plan)
         model = builder.model()
         training = replace(plan.training, seconds=seconds, follows_clock=False)
-        (history,) = train(model, builder.problem(model), training, None, self.callbacks)
-        self.trained += history.seconds
         name = label("svgp", mean)
+        (history,) = train(model, builder.problem(model), training, None, self.callbacks, self.slot(name))
+        self.trained += history.seconds
         self.note(name, history)
         gp = builder.fitted(model, history)
-        held = self._by_folds(plan, builder, seconds) if self.small else self._held_density(gp, plan)
+        held = self._by_folds(plan, builder, seconds, name) if self.small else self._held_density(gp, plan)
         out = [Candidate(name, gp, held, None, builder, model)]
         if builder.cross_fits is not None and self.data.num_classes is not None:
             out.append(self._alone(builder, label("", mean)))
@@ -111,7 +111,7 @@ class NaturalRace(Race):
             return Candidate(name, own, own.probabilities_of(fit.held_out))
         return Candidate(name, own, self._held_density(own, self.plan("svgp", "constant")))
 
-    def _by_folds(self, plan: Plan, builder: Builder, seconds: float) -> Array:
+    def _by_folds(self, plan: Plan, builder: Builder, seconds: float, name: str) -> Array:
         """What models that were trained without a fold say about it: probabilities, or log densities."""
         data = self.data
         rows = plan.train[0]
@@ -134,7 +134,8 @@ class NaturalRace(Race):
         inner = Builder(own, make_plan(own, METHODS["svgp"], settings, columns=plan.columns, split=False))
         model = inner.model()
         training = replace(inner.plan.training, seconds=seconds, follows_clock=False)
-        self.trained += max(history.seconds for history in train(model, inner.problem(model), training))
+        histories = train(model, inner.problem(model), training, slot=self.slot(f"{name} folds"))
+        self.trained += max(history.seconds for history in histories)
         out: list[Array] = []
         model.eval()
         with torch.no_grad():

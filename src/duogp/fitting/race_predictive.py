@@ -26,8 +26,9 @@ class Runner(NamedTuple):
 class PredictiveRounds:
     """Two rounds of the methods ``names`` on the table, by the settings and in the time of a race."""
 
-    def __init__(self, race: Race, names: Sequence[str]) -> None:
+    def __init__(self, race: Race, names: Sequence[str], most_rows: int | None = None) -> None:
         self.race, self.names = race, names
+        self.most_rows = most_rows  # of a closed form at their points; None: all
         self.pace = 0.0  # seconds of a minibatch step
 
     def run(self, found: list[Candidate]) -> list[Candidate]:
@@ -45,7 +46,7 @@ class PredictiveRounds:
             builder, start = starts[id(closed)]
             model = builder.model(METHODS[name])
             start_from(start, model)
-            history = self._round(builder, model, race.rules.round_steps, allowed / 2, "constant")
+            history = self._round(builder, model, race.rules.round_steps, allowed / 2, "constant", name)
             field_.append(Runner(name, builder, model, history))
         if not field_:
             return []
@@ -53,9 +54,8 @@ class PredictiveRounds:
         kept = {key: value.clone() for key, value in model.state_dict().items()}
         history = before
         if race.clock.left > 0.5:
-            history = self._round(
-                builder, model, race.rules.finish_steps.on(device), 0.92 * race.clock.left, "cosine"
-            )
+            steps, seconds = race.rules.finish_steps.on(device), 0.92 * race.clock.left
+            history = self._round(builder, model, steps, seconds, "cosine", f"{name} finish")
             if not _or_infinity(history.validation_nll) <= _or_infinity(before.validation_nll):
                 model.load_state_dict(kept)
                 history.validation_nll = before.validation_nll
@@ -77,10 +77,12 @@ class PredictiveRounds:
         builder = Builder(race.data, race.plan(self.names[0], closed.builder.settings.mean, **own))
         start = builder.model(METHODS["svgp"])  # its points may be fewer than those of the closed form
         start_from(closed.model, start)
-        settle(start, builder.closed_form(start))
+        settle(start, builder.closed_form(start, sample=self.most_rows))
         return builder, start
 
-    def _round(self, builder: Builder, model: Model, steps: int, seconds: float, schedule: str) -> History:
+    def _round(
+        self, builder: Builder, model: Model, steps: int, seconds: float, schedule: str, name: str
+    ) -> History:
         settings, rules = self.race.settings, self.race.rules
         assert builder.held_out is not None
         # Every second row held out is looked at; the others have not been before the stack.
@@ -98,10 +100,10 @@ class PredictiveRounds:
             follows_clock=self.pace * steps > seconds,  # where time is too short for all steps
         )
         begun = time.perf_counter()
-        (history,) = train(model, builder.problem(model), plan, watched, self.race.callbacks)
-        self.pace = (time.perf_counter() - begun) / max(
-            1, history[-1].epoch * per_epoch if len(history) else 1
-        )
+        slot = self.race.slot(label(name, builder.settings.mean))
+        (history,) = train(model, builder.problem(model), plan, watched, self.race.callbacks, slot)
+        spent = max(time.perf_counter() - begun, history.seconds)  # a checkpoint's seconds count too
+        self.pace = spent / max(1, history[-1].epoch * per_epoch if len(history) else 1)
         return history
 
 

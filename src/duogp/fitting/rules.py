@@ -75,6 +75,8 @@ class Rules:
     sample_share: float = 0.6
     #: Steps on all rows for which there must be time; otherwise the kernel of the sample stays.
     fewest_whole_steps: int = 5
+    #: Share of the time that solving for q(u) once more, with all rows, may take.
+    refit_share: float = 0.1
     #: Noise variance, in scaled units, below which a model goes through its rows, and those held out would
     #: change its variances by more than they have judged.
     least_noise: float = 1e-3

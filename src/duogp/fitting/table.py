@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +12,25 @@ from duogp.fitting.auto import StackPlan, choose, plan_stack, stack
 from duogp.fitting.builder import Builder, start_from
 from duogp.fitting.checks import check_settings
 from duogp.fitting.dataset import Dataset, with_seed
-from duogp.fitting.plan import SAMPLE_ROWS, Plan, make_plan
+from duogp.fitting.identity import identity_of
+from duogp.fitting.plan import Plan, make_plan
+from duogp.fitting.training_plan import SAMPLE_ROWS
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings
 from duogp.posterior.gp import GP
 from duogp.posterior.stack import Stack
-from duogp.training import Callback, ClosedForm, History, TrainingPlan, settle, train
+from duogp.training import (
+    Callback,
+    CheckpointOptions,
+    Checkpoints,
+    ClosedForm,
+    History,
+    TrainingPlan,
+    opened,
+    settle,
+    train,
+)
+from duogp.training.checkpoint import EVERY
 
 AUTO = "auto"
 
@@ -33,22 +48,31 @@ def fit_table(
     noise: Any = None,
     sample_weight: Any = None,
     callbacks: Sequence[Callback] = (),
+    checkpoint: CheckpointOptions | None = None,
     settings: dict[str, Any],
 ) -> GP | Stack:
     """One GP on one table, or the stack of ``"auto"``; see `duogp.fit`."""
-    settings = with_seed(settings)
+    settings = with_seed(settings, checkpoint)
     chosen = Settings.of(settings)
     data = Dataset.of_table(X, y, chosen, validation=validation, noise=noise, sample_weight=sample_weight)
-    if not is_auto(method):
-        (gp,) = fit_plan(data, _planned(data, METHODS[method], chosen, settings), callbacks)
+    with _checkpoints(data, method, chosen, checkpoint) as kept:
+        if not is_auto(method):
+            (gp,) = fit_plan(data, _planned(data, METHODS[method], chosen, settings), callbacks, kept)
+            return gp
+        choice = choose(data, settings, chosen)
+        if choice is None:
+            return stack(data, settings, chosen, callbacks, kept)
+        name, reason = choice
+        (gp,) = fit_plan(data, _planned(data, METHODS[name], chosen, settings), callbacks, kept)
+        gp.history.notes.insert(0, reason)
         return gp
-    choice = choose(data, settings, chosen)
-    if choice is None:
-        return stack(data, settings, chosen, callbacks)
-    name, reason = choice
-    (gp,) = fit_plan(data, _planned(data, METHODS[name], chosen, settings), callbacks)
-    gp.history.notes.insert(0, reason)
-    return gp
+
+
+def _checkpoints(
+    data: Dataset, method: str | Method, settings: Settings, options: CheckpointOptions | None
+) -> AbstractContextManager[Checkpoints | None]:
+    """The checkpoints of a fit while it runs; None where none are asked for."""
+    return nullcontext() if options is None else opened(options, identity_of(data, method, settings))
 
 
 def fit_replicates(
@@ -62,20 +86,24 @@ def fit_replicates(
     sample_weight: Any = None,
     callbacks: Sequence[Callback] = (),
     random_states: Sequence[int] | None = None,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_every: float = EVERY,
+    checkpoint_steps: int | None = None,
     **settings: Any,
 ) -> list[GP]:
     """Fit one model to each set of rows of one table (splits, bootstrap samples), all trained at once.
 
     The sets must be of one size. Each model has its own scaling, inducing points, history and seed
     (``random_states``; otherwise ``random_state`` and the numbers after it), so that it is, up to rounding,
-    the model that `fit` would have given on those rows with that seed.
+    the model that `fit` would have given on those rows with that seed. Checkpoints are as those of `fit`.
     """
+    checkpoint = CheckpointOptions.of(checkpoint_dir, checkpoint_every, checkpoint_steps)
     recipe = METHODS[method]
     if recipe.is_baseline:
         raise ValueError(f"{recipe.name!r} is no GP, and trained one set of rows at a time: use fit")
     if recipe.learns_online:
         raise ValueError(f"{recipe.name!r} learns from a stream, one model at a time: use fit or OnlineGP")
-    settings = with_seed(settings)
+    settings = with_seed(settings, checkpoint)
     chosen = Settings.of(settings)
     data = Dataset.of_rows(
         X,
@@ -87,7 +115,8 @@ def fit_replicates(
         sample_weight=sample_weight,
         random_states=random_states,
     )
-    return fit_plan(data, _planned(data, recipe, chosen, settings), callbacks)
+    with _checkpoints(data, recipe, chosen, checkpoint) as kept:
+        return fit_plan(data, _planned(data, recipe, chosen, settings), callbacks, kept)
 
 
 def plan(
@@ -127,8 +156,11 @@ def _planned(data: Dataset, method: Method, settings: Settings, given: dict[str,
     return make_plan(data, method, settings)
 
 
-def fit_plan(data: Dataset, plan: Plan, callbacks: Sequence[Callback]) -> list[GP]:
+def fit_plan(
+    data: Dataset, plan: Plan, callbacks: Sequence[Callback], checkpoints: Checkpoints | None = None
+) -> list[GP]:
     """Train every replicate of a plan, all values of β at once, and keep the best β of each."""
+    begin, main = (None, None) if checkpoints is None else map(checkpoints.slot, ("start", "main"))
     builder, settings = Builder(data, plan), plan.settings
     model = builder.model()
     starts: list[History] = []
@@ -136,17 +168,17 @@ def fit_plan(data: Dataset, plan: Plan, callbacks: Sequence[Callback]) -> list[G
     if plan.warm_start is not None:
         start = builder.model(METHODS["svgp"])
         rows = plan.warm_start_rows
-        starts = train(start, builder.closed_form(start, sample=rows), plan.warm_start)
+        starts = train(start, builder.closed_form(start, sample=rows), plan.warm_start, slot=begin)
         if rows is not None:  # the kernel is a sample's, q(u) may be everyone's
             settle(start, builder.closed_form(start))
         start_from(start, model)
         words = "closed-form steps of the coupled basis"
     elif plan.sample_start is not None:
-        starts = train(model, builder.closed_form(model, sample=SAMPLE_ROWS), plan.sample_start)
+        starts = train(model, builder.closed_form(model, sample=SAMPLE_ROWS), plan.sample_start, slot=begin)
         words = f"steps on a sample of {SAMPLE_ROWS} rows"
     problem = builder.problem(model)
     training = _rest_of(plan.training, starts)
-    histories = train(model, problem, training, builder.validation(), callbacks)
+    histories = train(model, problem, training, builder.validation(), callbacks, main)
     for history, before in zip(histories, starts, strict=False):
         history.seconds += before.seconds
         history.rollbacks += before.rollbacks

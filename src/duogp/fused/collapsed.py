@@ -256,7 +256,8 @@ def _gradient(leaf: Tensor) -> Tensor:
 
 def _beside(vectors: Tensor, matrices: Tensor) -> Tensor:
     """[R, P, m] as rows beside [R, L, ...]: [R, L, P / L, m], so that a shared matrix is not copied."""
-    return vectors.reshape(*matrices.shape[:-2], -1, vectors.shape[-1])
+    *lead, latents = matrices.shape[:-2]
+    return vectors.reshape(*lead, latents, vectors.shape[-2] // latents, vectors.shape[-1])
 
 
 # -- k(Z, x) -------------------------------------------------------------------------------------------------

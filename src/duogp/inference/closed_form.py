@@ -8,11 +8,15 @@ For fixed hyperparameters the ELBO and VFITC are quadratic in q, so with mean fe
 The gradient of the collapsed bound needs no further algebra: at the optimum the derivative through q
 vanishes, so it is the partial derivative of the ordinary objective with (m, S) held fixed. Everything is
 summed over chunks of rows: memory is O(M² + chunk·M) whatever n is.
+
+Chunks may be those of several processes (`numerics.groups`): the sums are added over all of them, each solves
+for the same q, and the gradients of their own rows are added. What does not depend on the rows, and what
+depends on the sums alone, is the leader's to differentiate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +27,7 @@ from duogp.fused import collapsed
 from duogp.fused.table import sums_are_enough
 from duogp.models.model import Batch, Model
 from duogp.numerics.factorisation import lower_root_of_inverse
+from duogp.numerics.groups import Group
 from duogp.variational import DiagonalQ, PointQ, Q, ShrunkQ
 
 
@@ -33,6 +38,13 @@ class Statistics(NamedTuple):
     gram: Tensor  # Ψ Λ Ψᵀ  (the same tensor where mean and covariance share features)
     moment: Tensor  # Ψ_μ Λ (y − μ₀)
     mismatch: Tensor | None  # T
+
+    def over(self, group: Group) -> Statistics:
+        """The sums over all processes."""
+        if self.mean_gram is self.gram:
+            gram, moment, mismatch = group.add([self.gram, self.moment, self.mismatch])
+            return Statistics(gram, gram, moment, mismatch)  # type: ignore[arg-type]
+        return Statistics(*group.add(self))  # type: ignore[arg-type]
 
     def __add__(self, other: Statistics) -> Statistics:  # type: ignore[override]
         same = self.mean_gram is self.gram
@@ -216,23 +228,37 @@ def optimum(model: Model, factors: Any, stats: Statistics) -> Optimum:
 class CollapsedObjective:
     """The collapsed bound per datum and its gradient, over chunks of rows.
 
-    ``chunks`` are functions that produce the rows (so that nothing has to be kept); with a single chunk the
-    features are computed once and serve both the statistics and the gradient.
+    ``chunks`` are functions that produce the rows (so that nothing has to be kept): a list, or anything that
+    can be iterated over again and again, one pass over the rows each time. With a list of one chunk the
+    features are computed once and serve both the statistics and the gradient. ``group``: the processes whose
+    chunks together are the rows; each needs one chunk at least, which may have no rows.
     """
 
-    def __init__(self, model: Model, chunks: Sequence[Callable[[], Batch]]) -> None:
+    def __init__(
+        self, model: Model, chunks: Iterable[Callable[[], Batch]], group: Group | None = None
+    ) -> None:
         self.model = model
         self.chunks = chunks
-        self.omega_scale = model.basis.collapsed_omega_scale(len(chunks))
+        self.group = Group() if group is None else group
+        count = len(chunks) if isinstance(chunks, Sequence) else None
+        if model.uses_omega and (count is None or self.group.world > 1):
+            raise ValueError("Ω (beta2) couples the rows of a chunk: it is not possible on streamed rows")
+        self.omega_scale = model.basis.collapsed_omega_scale(1 if count is None else count)
+        self.single = count == 1 and self.group.world == 1
 
     def backward(self) -> Tensor:
         """Accumulate gradients; return the loss per datum [R]."""
+        loss = self._backward()
+        return loss if self.group.world == 1 else self._shared_gradients(loss)
+
+    def _backward(self) -> Tensor:
+        """`backward` of this process' rows; of the leader's also what all have in common."""
         model = self.model
         factors = model.factors()
         if sums_are_enough(model):
             return self._backward_from_sums(factors)
-        if len(self.chunks) == 1:
-            batch = self.chunks[0]()
+        if self.single:
+            batch = next(iter(self.chunks))()
             features, mismatch = self._rows(batch, factors)
             best = optimum(model, factors, self._statistics(batch, features, mismatch))
             q = best.as_q(model.basis.q)
@@ -250,8 +276,9 @@ class CollapsedObjective:
             loss = self._data_loss(batch, features, mismatch, q)
             loss.sum().backward()
             total = total + loss.detach()
+        (total,) = self.group.add([total])
         shared = self._shared_loss(restore(leaves), q)
-        if shared.requires_grad:  # the KL of a whitened q at its optimum is a constant
+        if shared.requires_grad and self.group.leads:  # the KL of a whitened q at its optimum is a constant
             shared.sum().backward()
         outputs = [t for t in _tensors(factors) if t.requires_grad]
         torch.autograd.backward(outputs, [_gradient(leaf) for leaf in leaves if leaf.requires_grad])
@@ -259,25 +286,42 @@ class CollapsedObjective:
 
     def _backward_from_sums(self, factors: Any) -> Tensor:
         """`backward` by way of `fused.collapsed`: a single chunk is evaluated once, several twice."""
-        model, once = self.model, len(self.chunks) == 1
+        model, leads = self.model, self.group.leads
         leaves, restore = _cut(factors)
         own = restore(leaves)
-        with torch.set_grad_enabled(once):
-            total, rows, by_row = self._sums(own)
+        with torch.set_grad_enabled(self.single):
+            total, kept, by_row = self._sums(own)
         sums = total.leaves()
         data = collapsed.weighed(model, own, sums, by_row=by_row)
         gram = data.precision()
         q = optimum(model, own, Statistics(gram, gram, data.moment.detach(), None)).as_q(model.basis.q)
         loss = data.loss(q.mean, q.S) / model.num_data + self._shared_loss(own, q)
-        loss.sum().backward()
+        loss.sum().backward(inputs=None if leads else [s for s in sums if s is not None])
         centre = collapsed.centre_of(model, own, q.mean)
         for chunk in self.chunks:
-            rows = rows if once else collapsed.ChunkSums(model, chunk(), own)
+            rows = collapsed.ChunkSums(model, chunk(), own) if kept is None else kept
             rows.backward(sums, centre)
-        collapsed.backward_to_factors(sums, collapsed.sides(model, own))
+            del rows
+        if leads:
+            collapsed.backward_to_factors(sums, collapsed.sides(model, own))
         outputs = [t for t in _tensors(factors) if t.requires_grad]
         torch.autograd.backward(outputs, [_gradient(leaf) for leaf in leaves if leaf.requires_grad])
         return loss.detach()
+
+    def _shared_gradients(self, loss: Tensor) -> Tensor:
+        """Gradients and failures added over the processes, and the leader's loss, by one all-reduce."""
+        model = self.model
+        of_q = {id(p) for p in model.basis.q.parameters()}
+        parameters = [p for p in model.parameters() if p.requires_grad and id(p) not in of_q]
+        failed = model.numerics.failed
+        leading = loss if self.group.leads else torch.zeros_like(loss)
+        found, failures, *gradients = self.group.add(
+            [leading, failed.double(), *(_gradient(p) for p in parameters)]
+        )
+        failed.copy_(failures > 0)
+        for p, gradient in zip(parameters, gradients, strict=True):
+            p.grad = gradient
+        return found
 
     @torch.no_grad()
     def solve(self, factors: Any | None = None) -> Optimum:
@@ -295,17 +339,26 @@ class CollapsedObjective:
             part = self._statistics(batch, features, mismatch)
             stats = part if stats is None else stats + part
         assert stats is not None
+        if self.group.world > 1:
+            stats = stats.over(self.group)
         return optimum(self.model, factors, stats)
 
-    def _sums(self, factors: Any) -> tuple[collapsed.Sums, collapsed.ChunkSums, bool]:
-        """Over all chunks, the last chunk's rows, and whether rows have noise of their own."""
+    def _sums(self, factors: Any) -> tuple[collapsed.Sums, collapsed.ChunkSums | None, bool]:
+        """Over all chunks, the rows of a single chunk, and whether rows have noise of their own."""
         total: collapsed.Sums | None = None
+        by_row = False
         for chunk in self.chunks:
             batch = chunk()
+            by_row = batch.noise is not None
             rows = collapsed.ChunkSums(self.model, batch, factors)
             total = rows.sums() if total is None else total + rows.sums()
+            if not self.single:
+                del rows
+            del batch
         assert total is not None
-        return total, rows, batch.noise is not None
+        if self.group.world > 1:
+            total = collapsed.Sums(*self.group.add(total))  # type: ignore[arg-type]
+        return total, rows if self.single else None, by_row
 
     @torch.no_grad()
     def _statistics(

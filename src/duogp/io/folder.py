@@ -2,7 +2,8 @@
 
 Nothing in either is executed, imported or unpickled. The manifest lists every tensor with its type and shape
 and has the checksum of their file and its own: a folder is read whole and unchanged, or not at all. It is
-written beside the target, and then takes its place.
+written beside the target, and then takes its place in one operation of the file system, where that has one
+(Linux), so that a reader finds the old model or the new one, and of two writers the later stays.
 
 Versions are "major.minor". A newer minor version only adds entries, which an older reader ignores; a newer
 major version is refused; older ones are brought up to date by `UPGRADES`.
@@ -11,6 +12,8 @@ major version is refused; older ones are brought up to date by `UPGRADES`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import hashlib
 import json
 import math
@@ -21,7 +24,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -30,17 +33,23 @@ from torch import Tensor
 from duogp._version import __version__
 from duogp.errors import SavedModelError
 from duogp.io.plain import entries, entry
+from duogp.training.checkpoint import FOLDER as CHECKPOINTS
 
 FORMAT = "duogp-model"
 VERSION = (1, 1)
 MANIFEST, TENSORS = "manifest.json", "tensors.safetensors"
 #: Entries that `write_folder` adds.
-HEADER = ("format", "format_version", "written_by", "tensors", "checksum")
+HEADER = ("format", "format_version", "written_by", "tensors", "files", "checksum")
 #: Bytes; a manifest lists columns and epochs, not data.
 LARGEST_MANIFEST = 2**28
+#: Times that a folder is read while others write it.
+READS = 20
+#: Files that belong to a model where it has them, beside those of every folder; see `file_of`.
+OWN_FILES = ("table.json",)
 #: Letters of an entry that may stand on one line.
 SHORT = 80
 
+T = TypeVar("T")
 Contents = tuple[dict[str, Any], dict[str, Tensor]]
 Upgrade = Callable[[dict[str, Any], dict[str, Tensor]], Contents]
 #: Version → the next one, and the function from contents to contents. None has been needed so far.
@@ -51,9 +60,14 @@ UPGRADES: dict[tuple[int, int], tuple[tuple[int, int], Upgrade]] = {}
 
 
 def write_folder(
-    path: str | os.PathLike[str], manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    path: str | os.PathLike[str],
+    manifest: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    files: Mapping[str, bytes] | None = None,
 ) -> Path:
     """Write a folder that `read_folder` reads; ``manifest`` needs a ``kind`` and holds JSON values only.
+
+    ``files``: others that belong to the model, which `file_of` reads; the manifest has their checksums.
 
     A folder that is there already is replaced if it is a saved model (files beside the model stay) or empty.
     """
@@ -81,12 +95,17 @@ def write_folder(
             "entries": {name: _entry_of(value) for name, value in tensors.items()},
         },
     }
+    files = files or {}
+    if files:
+        full["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     full["checksum"] = checksum(full)
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = _beside(target, "new")
     try:
         fresh.mkdir()
         _write(fresh / TENSORS, data)
+        for name, content in files.items():
+            _write(fresh / name, content)
         _write(fresh / MANIFEST, (readable(full) + "\n").encode())
         _put(fresh, target)
     finally:
@@ -126,14 +145,22 @@ def _require_free(target: Path) -> None:
         return
     if not target.is_dir():
         raise SavedModelError(f"{target} is a file: a model is saved as a folder")
-    if any(target.iterdir()) and not is_saved_model(target):
+    others = [path for path in target.iterdir() if path.name != CHECKPOINTS]  # of the fit that is saved
+    if others and not is_saved_model(target):
         raise SavedModelError(f"{target} exists and is not a saved model: it will not be overwritten")
 
 
 def _put(fresh: Path, target: Path) -> None:
     """Move a complete folder to its place; the former one is removed afterwards, without its other files."""
     if not target.exists():
-        os.rename(fresh, target)
+        try:
+            os.rename(fresh, target)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another writer was faster
+                raise
+    if _exchange(fresh, target):
+        _keep_others(fresh, target)  # what is left of it the caller removes
         return
     former = _beside(target, "old")
     os.rename(target, former)
@@ -142,10 +169,27 @@ def _put(fresh: Path, target: Path) -> None:
     except OSError:
         os.rename(former, target)
         raise
-    for other in former.iterdir():
-        if other.name not in (MANIFEST, TENSORS):  # figures, notes
-            os.rename(other, target / other.name)
+    _keep_others(former, target)
     shutil.rmtree(former, ignore_errors=True)
+
+
+def _keep_others(former: Path, target: Path) -> None:
+    """Move files that are none of the former model's (figures, notes) to the new one."""
+    own = {MANIFEST, TENSORS, *OWN_FILES}
+    for other in former.iterdir():
+        if other.name not in own and not (target / other.name).exists():
+            with contextlib.suppress(FileNotFoundError):  # another writer has taken the model's place
+                os.rename(other, target / other.name)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders change their names in one operation; False where the system cannot."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):  # not Linux, or an old one
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return int(call(here, os.fsencode(one), here, os.fsencode(other), exchange)) == 0
 
 
 def _beside(target: Path, what: str) -> Path:
@@ -185,6 +229,49 @@ def _safetensors() -> Any:
 def read_folder(path: str | os.PathLike[str]) -> Contents:
     """The manifest and the tensors (on the CPU) of a folder, checked against each other and up to date."""
     folder = Path(path).expanduser()
+    return undisturbed(folder, lambda: _read(folder))
+
+
+def undisturbed(folder: Path, read: Callable[[], T]) -> T:
+    """What a function reads from a folder that nobody replaced meanwhile; if somebody did, it reads again."""
+    for _ in range(READS):
+        before = _identity(folder)
+        try:
+            found = read()
+        except (SavedModelError, OSError, ValueError):
+            if _identity(folder) == before:
+                raise
+            continue
+        if _identity(folder) == before:
+            return found
+    raise SavedModelError(f"{folder}: it is being written again and again")
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def file_of(path: str | os.PathLike[str], name: str) -> bytes:
+    """A file that was written with a model; one that was changed since is an error."""
+    folder = Path(path).expanduser()
+    with _named_errors(folder):
+        manifest = _manifest_of(folder)
+        _require_inside(folder / name)
+        if (folder / name).stat().st_size > LARGEST_MANIFEST:
+            raise SavedModelError(f"its file {name} is too large")
+        data = (folder / name).read_bytes()
+        listed = manifest.get("files")
+        known = listed.get(name) if isinstance(listed, dict) else None
+        if known is not None and hashlib.sha256(data).hexdigest() != known:
+            raise SavedModelError(f"its file {name} was changed after it was written (wrong checksum)")
+        return data
+
+
+def _read(folder: Path) -> Contents:
     with _named_errors(folder):
         manifest = _manifest_of(folder)
         if manifest.get("format") != FORMAT:
@@ -210,6 +297,7 @@ def _manifest_of(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise SavedModelError(f"not a saved duogp model: it has no {MANIFEST}")
+    _require_inside(path)
     try:
         if path.stat().st_size > LARGEST_MANIFEST:
             raise SavedModelError(f"its {MANIFEST} is too large to be one")
@@ -252,6 +340,7 @@ def _tensors_of(folder: Path, described: Mapping[str, Any]) -> dict[str, Tensor]
     safetensors, path = _safetensors(), folder / TENSORS
     if not path.is_file():
         raise SavedModelError(f"its file {TENSORS} is missing")
+    _require_inside(path)
     size, expected = path.stat().st_size, entry(described, "bytes", int)
     if size != expected:
         raise SavedModelError(f"its file {TENSORS} has {size} bytes, expected {expected}: it is not complete")
@@ -273,6 +362,13 @@ def _tensors_of(folder: Path, described: Mapping[str, Any]) -> dict[str, Tensor]
             found_as = f"{own['dtype']} {own['shape']}"
             raise SavedModelError(f"its tensor {name!r} is {found_as}, but its manifest says {kind} {shape}")
     return found
+
+
+def _require_inside(path: Path) -> None:
+    """An error for a link to a file outside the folder: a folder is read, and nothing else."""
+    folder = path.parent.resolve()
+    if path.resolve().parent != folder:
+        raise SavedModelError(f"its file {path.name} is a link to a file outside the folder")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from duogp.baselines import NeuralPredictor
 from duogp.errors import SavedModelError
-from duogp.io.folder import read_folder, write_folder
+from duogp.io.folder import OWN_FILES, read_folder, write_folder
 from duogp.io.models import gp_from_state, gp_state
 from duogp.io.specs import by_name
 from duogp.methods.settings import Settings
@@ -21,7 +21,7 @@ from duogp.posterior.gp import GP
 from duogp.posterior.stack import Stack
 
 #: The file that `duogp fit` writes beside a model: the columns of its table.
-TABLE = "table.json"
+(TABLE,) = OWN_FILES
 
 
 class Loader(Protocol):
@@ -60,17 +60,18 @@ def register_kind(name: str, loader: Loader) -> None:
     KINDS[name] = loader
 
 
-def save(model: Any, folder: str | os.PathLike[str]) -> Path:
+def save(model: Any, folder: str | os.PathLike[str], files: Mapping[str, bytes] | None = None) -> Path:
     """Save a fitted model or estimator as a folder; `duogp.load` brings it back.
 
     Kernels, likelihoods and prior means of your own are written by the name of the class and the arguments of
-    its constructor: attributes of the same names, or what a method ``config()`` returns.
+    its constructor: attributes of the same names, or what a method ``config()`` returns. ``files``: others
+    that belong to the model, written with it.
     """
     if isinstance(model, GP | Stack | NeuralPredictor):
-        return write_folder(folder, *gp_state(model))
+        return write_folder(folder, *gp_state(model), files)
     from duogp.io.estimators import estimator_state
 
-    return write_folder(folder, *estimator_state(model))
+    return write_folder(folder, *estimator_state(model), files)
 
 
 def load(
@@ -118,5 +119,12 @@ def _schema_beside(folder: Path) -> Any:
 
     try:
         return Schema.from_dict(json.loads((folder / TABLE).read_text(encoding="utf-8"))["schema"])
-    except (OSError, ValueError, KeyError, TypeError):  # the model is whole without it
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):  # the model is whole without it
         return None

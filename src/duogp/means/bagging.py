@@ -25,6 +25,8 @@ Array = NDArray[np.float64]
 
 #: Most rows that one tree draws.
 MOST_DRAWN = 5000
+#: Steps of the grid that inputs and targets stand on, in a spread, and the farthest place on it.
+LEVELS, FARTHEST = 4096, 1e6
 #: Trees whose time is measured.
 FIRST_TREES = 5
 
@@ -54,11 +56,10 @@ class Bagged:
             "random_state": seed,
             "max_samples": None if len(X) <= MOST_DRAWN else MOST_DRAWN,
         }
-        # scikit-learn's trees hold inputs in float32, and take columns that vary by 1e-7 for constants.
-        size = np.abs(np.nan_to_num(X)).max(0)
-        size = np.where(size > 0, size, 1.0)
-        form, unseen = self._fit(X / size, y, classes, weights, own, deadline)
-        return replace(form, threshold=form.threshold * torch.as_tensor(size)[form.feature]), unseen
+        grid, centre, spread = _on_grid(X)
+        form, unseen = self._fit(grid, y, classes, weights, own, deadline)
+        at = torch.as_tensor(centre)[form.feature] + form.threshold * torch.as_tensor(spread)[form.feature]
+        return replace(form, threshold=at), unseen
 
     def _fit(
         self,
@@ -72,11 +73,12 @@ class Bagged:
         from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor, RandomForestClassifier
 
         if classes is None:
-            unit = float(np.abs(y).max()) or 1.0  # squares of large numbers would overflow
+            grid, centre, spread = _on_grid(y[:, None])
             model = ExtraTreesRegressor(**own)
-            _grow(model, self.trees, X, y / unit, weights, deadline)
-            unseen = _known(model.oob_prediction_, float((y / unit).mean()))
-            return Forest.of_bagged([model], unit), unit * unseen[:, None]
+            _grow(model, self.trees, X, grid[:, 0], weights, deadline)
+            unseen = _known(model.oob_prediction_, float(grid.mean()))[:, None]
+            form = Forest.of_bagged([model], float(spread[0]))
+            return replace(form, baseline=torch.as_tensor(centre)), centre + spread * unseen
         models: list[Any] = [ExtraTreesClassifier(**own), RandomForestClassifier(**own)]
         for k, model in enumerate(models):
             now = time.perf_counter()
@@ -90,6 +92,28 @@ class Bagged:
         form = LogAverage.of_labels(models, classes)
         # Out of bag about a third of the trees speak.
         return form, form.latent(torch.as_tensor(p), trees * np.exp(-1)).numpy()
+
+
+def _on_grid(values: NDArray) -> tuple[Array, Array, Array]:
+    """Columns on a grid of 2⁻¹² of their spread, their centre and spread: values ≈ centre + spread · grid.
+
+    Small nodes can be split equally well by several columns. On a grid such ties are exact, and the choice
+    does not depend on the last digit, hence not on units or on the machine. It also keeps float32, in which
+    scikit-learn's trees hold inputs, and their habit of taking columns that vary by 1e-7 for constants.
+    """
+    known = np.where(np.isfinite(values), values, np.nan)
+    centre, spread = np.zeros(values.shape[1]), np.ones(values.shape[1])
+    for j, column in enumerate(known.T):
+        rows = column[~np.isnan(column)]
+        if not len(rows):
+            continue
+        low, centre[j], high = np.quantile(rows, [0.1, 0.5, 0.9])
+        with np.errstate(over="ignore"):
+            widths = [high - low, rows.max() - rows.min()]
+        spread[j] = next((w for w in widths if 0 < w < np.inf), 1.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        grid = np.rint((values - centre) / spread * LEVELS) / LEVELS
+    return np.clip(grid, -FARTHEST, FARTHEST), centre, spread
 
 
 def _grow(

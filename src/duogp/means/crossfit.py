@@ -48,6 +48,9 @@ FEW_ROWS = 2000
 BAGGED_ROWS = 50_000
 #: Share of the time, where it is short, that they may take.
 BAGGED_SHARE = 0.25
+#: Cells of a table that a tree goes through in a second, about, and the share of the time that the first
+#: trees may take: where there is less time, they grow on a sample of the rows, but not on fewer than these.
+CELLS_A_SECOND, FIRST_SHARE, FEWEST_ROWS = 3e7, 0.5, 20_000
 #: Share of the loss that a round must gain, and nats a row of labels, whose loss may fall for ever.
 LEAST_GAIN, LEAST_NATS = 1e-3, 5e-4
 #: Trees of the first round, after which the clock is looked at, and fewest of another where time is short.
@@ -242,10 +245,17 @@ def cross_fit(
     hurried, now, boosted_until = False, time.perf_counter(), deadline
     if blended and deadline is not None:
         boosted_until = now + (1 - BAGGED_SHARE) * (deadline - now)
+    most = n
+    if isinstance(spec, Trees) and boosted_until is not None:
+        cells = CELLS_A_SECOND * max(boosted_until - now, 0.0) * FIRST_SHARE
+        most = max(FEWEST_ROWS, int(cells / (FIRST_TREES * count * X.shape[1] * goal.columns)))
     models: list[list[Any]] = [[] for _ in range(count)]
     for p, target in enumerate(targets):
         columns = slice(None) if goal.kind == "classes" else slice(p, p + 1)
-        jobs = [_Job(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(count)]
+        jobs = [
+            _Job(_some(np.flatnonzero(fold != k), most, seed), np.flatnonzero(fold == k))
+            for k in range(count)
+        ]
         if isinstance(spec, Logistic):
             assert goal.classes is not None
             fitted = [_logistic(spec, X, target, goal.classes, job, weights) for job in jobs]
@@ -286,6 +296,13 @@ def _blended(
         return boosted
     held_out = (1 - share) * boosted.held_out + share * unseen
     return replace(boosted, held_out=held_out, bagged=[form for form, _ in fitted], share=share, memo={})
+
+
+def _some(rows: NDArray[np.intp], most: int, seed: int) -> NDArray[np.intp]:
+    """All of the rows, or a random sample of so many."""
+    if len(rows) <= most:
+        return rows
+    return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
 
 
 class _Job(NamedTuple):

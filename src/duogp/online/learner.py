@@ -14,7 +14,7 @@ from duogp.data.labels import encode
 from duogp.data.targets import raw_target
 from duogp.errors import DataWarning
 from duogp.fitting.factories import target_kind
-from duogp.fitting.plan import NATURAL_RATE
+from duogp.fitting.training_plan import NATURAL_RATE
 from duogp.methods import METHODS, Method
 from duogp.methods.settings import Settings
 from duogp.models.model import Model

@@ -17,9 +17,11 @@ from duogp.likelihoods import Density
 from duogp.models.deep import DeepModel
 from duogp.models.layers import FrozenLayer
 from duogp.models.sample_mixture import MixtureDensity, mixture_moments
-from duogp.posterior.gp import GP, _find, _plain
+from duogp.posterior.described import first_value, plain_description
+from duogp.posterior.gp import GP
 from duogp.posterior.prediction import Prediction
 from duogp.posterior.sampling import joint_draws, path_draws
+from duogp.posterior.units import FREEZING
 
 
 class LayerVariances(NamedTuple):
@@ -57,9 +59,10 @@ class DeepGP(GP):
     @property
     def _frozen(self) -> list[FrozenLayer]:
         if self._stages is None:
-            with torch.no_grad():
-                forms = self.model.frozen_layers(torch.float64)
-            self._stages = [FrozenLayer(layer, f) for layer, f in zip(self.model.layers, forms, strict=True)]
+            with FREEZING, torch.no_grad():
+                if self._stages is None:
+                    layers, forms = self.model.layers, self.model.frozen_layers(torch.float64)
+                    self._stages = [FrozenLayer(layer, f) for layer, f in zip(layers, forms, strict=True)]
         return self._stages
 
     # -- prediction ------------------------------------------------------------------------------------------
@@ -135,10 +138,10 @@ class DeepGP(GP):
         out = super().hyperparameters()
         out["layers"] = []
         for layer in self.model.layers:
-            own = {"kernel": _plain(layer.basis.kernel.describe())}
+            own = {"kernel": plain_description(layer.basis.kernel.describe())}
             if (mean_kernel := getattr(layer.basis, "mean_kernel", None)) is not None:
-                own["mean_kernel"] = _plain(mean_kernel.describe())
-            out["layers"].append({"lengthscale": _find(own["kernel"], "lengthscale"), **own})
+                own["mean_kernel"] = plain_description(mean_kernel.describe())
+            out["layers"].append({"lengthscale": first_value(own["kernel"], "lengthscale"), **own})
         return out
 
     @property

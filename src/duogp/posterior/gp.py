@@ -24,11 +24,11 @@ from duogp.means.crossfit import moderate
 from duogp.methods import Method
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
-from duogp.numerics.parameters import Positive
+from duogp.posterior.described import described
 from duogp.posterior.learned import LEAST_NOISE, LearnedMean
 from duogp.posterior.prediction import ClassPrediction, Prediction
 from duogp.posterior.sampling import root_of_joint
-from duogp.posterior.units import Fitted
+from duogp.posterior.units import FREEZING, Fitted
 from duogp.training.history import History
 
 F = TypeVar("F", Marginals, TotalMarginals, Marginals | TotalMarginals)
@@ -97,8 +97,9 @@ class GP(Fitted):
     def posterior(self) -> FrozenPosterior:
         """The frozen posterior of f in scaled units, without the prior mean."""
         if self._form is None:
-            with torch.no_grad():
-                self._form = self.model.frozen(torch.float64)
+            with FREEZING, torch.no_grad():
+                if self._form is None:
+                    self._form = self.model.frozen(torch.float64)
         return self._form
 
     @torch.no_grad()
@@ -229,9 +230,10 @@ class GP(Fitted):
     def _likelihood(self) -> Likelihood:
         """The likelihood in float64, for prediction."""
         if self._likelihood64 is None:
-            self._likelihood64 = copy.deepcopy(self.model.likelihood).double().eval()
-            if self.learned is not None and isinstance(self._likelihood64, GaussianLikelihood):
-                self._take_off_noise(self._likelihood64)
+            likelihood = copy.deepcopy(self.model.likelihood).double().eval()
+            if self.learned is not None and isinstance(likelihood, GaussianLikelihood):
+                self._take_off_noise(likelihood)
+            self._likelihood64 = likelihood  # complete: other threads may ask for it
         return self._likelihood64
 
     def _take_off_noise(self, likelihood: GaussianLikelihood) -> None:
@@ -344,26 +346,7 @@ class GP(Fitted):
     @torch.no_grad()
     def hyperparameters(self) -> dict[str, Any]:
         """Learned values in scaled units: noise variance, kernels, prior mean."""
-        basis = self.model.basis
-        kernel = _plain(basis.kernel.describe())
-        likelihood = self.model.likelihood
-        out: dict[str, Any] = {
-            name: _squeeze(part().tolist())
-            for name, part in likelihood.named_modules()
-            if isinstance(part, Positive)
-        }
-        out["kernel"] = kernel
-        out["lengthscale"] = _find(kernel, "lengthscale")
-        kernels = basis.kernels()
-        if "mean" in kernels:
-            out["mean_kernel"] = _plain(kernels["mean"].describe())
-            out["lengthscale_mean"] = _find(out["mean_kernel"], "lengthscale")
-            out["lengthscale_covariance"] = out.pop("lengthscale")
-        out |= {name: _squeeze(value[0].tolist()) for name, value in basis.hyperparameters().items()}
-        out["mean"] = {
-            name: _squeeze(p.tolist()) for name, p in self.model.mean.named_parameters() if p.numel() <= 1000
-        }
-        return out
+        return described(self.model)
 
     @property
     def inducing_points(self) -> NDArray[np.float64]:
@@ -476,29 +459,3 @@ def _generator(seed: int | None) -> torch.Generator:
     else:
         generator.manual_seed(seed)
     return generator
-
-
-def _squeeze(value: Any) -> Any:
-    """Nested lists without their leading dimensions of size one."""
-    while isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    return value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return _squeeze(value) if isinstance(value, list) and value and not isinstance(value[0], dict) else value
-
-
-def _find(description: Any, key: str) -> Any:
-    """The first value of that name in a nested description."""
-    if isinstance(description, dict):
-        if key in description:
-            return description[key]
-        description = list(description.values())
-    if isinstance(description, list):
-        for part in description:
-            if isinstance(part, dict | list) and (found := _find(part, key)) is not None:
-                return found
-    return None

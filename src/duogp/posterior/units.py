@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from typing import Any
 
@@ -14,6 +15,10 @@ from duogp.data.scaling import Scaler
 from duogp.data.validation import as_target
 from duogp.posterior.prediction import ClassPrediction, Prediction
 from duogp.saveable import Saveable
+
+#: Held while a posterior is frozen for prediction, once for each model: threads that ask at the same time
+#: wait for one of them. Of the module and not of a model, so that models can be copied and pickled.
+FREEZING = threading.RLock()
 
 
 class Fitted(Saveable):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from duogp.api import fit
 from duogp.data.validation import as_matrix, as_row_vector
 from duogp.fitting.factories import target_kind
-from duogp.methods import Method
+from duogp.methods import METHODS, Method
 from duogp.methods.settings import SHARE
 from duogp.online import OnlineGP
 from duogp.online.options import IDLE_SETTINGS
@@ -50,9 +51,12 @@ from duogp.sklearn.training_rows import (
 )
 from duogp.tables.frames import as_arrow
 from duogp.tables.schema import Completions, NothingUsableError, Schema
+from duogp.training.checkpoint import EVERY, FOLDER, CheckpointOptions, remembered_seed, remove
 from duogp.training.history import History
 from duogp.training.progress import overall
 
+#: Most outputs or classes of which categories with many levels keep a mean for each level.
+MOST_OUTCOMES = 10
 #: The default method of a stream: natural gradients, and points grown from the first rows on.
 STREAM = "ivsgpr"
 
@@ -110,6 +114,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         random_state: Any = None,
         verbose: bool = False,
         checkpoint_dir: Any = None,
+        checkpoint_every: float = EVERY,
         settings: dict[str, Any] | None = None,
     ) -> None:
         self.method, self.num_inducing, self.kernel, self.mean, self.ard = (
@@ -127,7 +132,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         self.categorical_features, self.missing, self.reading = categorical_features, missing, reading
         self.device, self.dtype, self.compile = device, dtype, compile
         self.random_state, self.verbose = random_state, verbose
-        self.checkpoint_dir, self.settings = checkpoint_dir, settings
+        self.checkpoint_dir, self.checkpoint_every, self.settings = checkpoint_dir, checkpoint_every, settings
 
     def set_params(self, **params: Any) -> Self:
         """As in scikit-learn; of a setting without a parameter the error says where it goes."""
@@ -149,7 +154,10 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         self, X: Any, y: Any, sample_weight: Any, *, validation: tuple[Any, Any] | None, noise: Any = None
     ) -> Self:
         begun = time.perf_counter()
+        checkpoint = self._checkpoint()
         seed = seed_of(self.random_state)
+        if checkpoint is not None and self.random_state is None:
+            seed = remembered_seed(checkpoint, seed)
         settings = self._fit_settings(seed)
         share = self.calibration_fraction
         if not SHARE.holds(share):
@@ -169,6 +177,8 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         if "time_budget" in settings:  # of the whole fit; the error for a wrong one is that of `duogp.fit`
             settings["time_budget"] = time_left(settings["time_budget"], time.perf_counter() - begun)
         given = {"validation": validation, "noise": rows.noise, "sample_weight": rows.weight, **settings}
+        if checkpoint is not None:
+            given |= {"checkpoint_dir": checkpoint.folder, "checkpoint_every": checkpoint.every}
         with overall("fitting", settings.get("time_budget"), bool(self.verbose)):
             gp = fit(rows.X, rows.y, self.method, **given)
         reasons = list(gp.history.notes) if self._is_auto() else ["asked for by method="]
@@ -185,7 +195,18 @@ class BaseGP(Saveable, BaseEstimator, ABC):
             self._calibrate(NewRows(gp, calibration.X), calibration.y, calibration.noise)
         if self.checkpoint_dir is not None:
             self.save(self.checkpoint_dir)
+            if checkpoint is not None:  # the model takes their place
+                remove(checkpoint)
         return self
+
+    def _checkpoint(self) -> CheckpointOptions | None:
+        """Where the state of training is kept until the fit is over; None for streams and networks."""
+        options = CheckpointOptions.of(self.checkpoint_dir, self.checkpoint_every)
+        if options is None:
+            return None
+        if not self._is_auto() and (METHODS[self.method].is_baseline or METHODS[self.method].learns_online):
+            return None
+        return replace(options, folder=options.folder / FOLDER)
 
     def _fit_settings(self, seed: int) -> dict[str, Any]:
         if (self._target_kind() == "classes") != isinstance(self, ClassifierMixin):

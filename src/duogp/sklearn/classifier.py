@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 
 from duogp.data.labels import as_labels, codes_of, encode
-from duogp.sklearn.base import BaseGP
+from duogp.sklearn.base import MOST_OUTCOMES, BaseGP
 from duogp.sklearn.conformal import Calibration, check_level, class_scores
 from duogp.sklearn.new_rows import NewRows
 from duogp.sklearn.training_rows import from_arrow, warn_of_column
@@ -98,7 +98,9 @@ class GPClassifier(ClassifierMixin, BaseGP):
 
     def _level_target(self, target: NDArray) -> Array | None:
         labels, codes = np.unique(target, return_inverse=True)
-        return codes.astype(np.float64) if len(labels) == 2 else None
+        if len(labels) == 2:
+            return codes.astype(np.float64)
+        return np.eye(len(labels))[codes] if len(labels) <= MOST_OUTCOMES else None
 
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
         labels = as_labels(from_arrow(y), n, name)

@@ -12,7 +12,7 @@ from sklearn.utils import Tags
 from duogp.data.targets import require_support
 from duogp.data.validation import as_target
 from duogp.posterior.prediction import Prediction
-from duogp.sklearn.base import BaseGP
+from duogp.sklearn.base import MOST_OUTCOMES, BaseGP
 from duogp.sklearn.conformal import Calibration, Scale, check_level
 from duogp.sklearn.new_rows import NewRows
 from duogp.sklearn.quantiles import as_levels
@@ -29,7 +29,8 @@ class GPRegressor(RegressorMixin, BaseGP):
     ``mean``: the prior mean, a name, a module, or a scikit-learn model; None leaves it to the method.
     ``calibration_fraction``: share of the rows kept away from training for conformal intervals.
     ``time_budget``: seconds for the fit. ``compile``: True captures training steps where the device can.
-    ``checkpoint_dir``: a folder that the fitted estimator is saved to.
+    ``checkpoint_dir``: a folder that the fitted estimator is saved to, and where the state of training is
+    kept every ``checkpoint_every`` seconds until then: after the process was ended, the same `fit` goes on.
     ``settings``: a dict of any other `duogp.Settings`. Inputs and targets are scaled inside
     (``standardize``); predictions are in the units of y.
 
@@ -149,8 +150,8 @@ class GPRegressor(RegressorMixin, BaseGP):
         return self._partial_fit(X, y, sample_weight)
 
     def _level_target(self, target: NDArray) -> Array | None:
-        single = target.reshape(len(target), -1)
-        return single[:, 0] if single.shape[1] == 1 else None
+        outputs = target.reshape(len(target), -1)
+        return outputs if outputs.shape[1] <= MOST_OUTCOMES else None
 
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
         values = require_moderate(as_target(from_arrow(y), n, name).astype(np.float64, copy=False), name)

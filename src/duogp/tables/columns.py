@@ -179,7 +179,8 @@ class Category(Column):
 
     ``rare``: the rare levels, unless they are too many to list. ``counts`` and ``effects`` are of the levels
     and of the rare ones after them: the rows that had each, and their mean target as deviation from that of
-    all rows, in units of its spread, as if a few rows without any had been there too.
+    all rows, in units of its spread, as if a few rows without any had been there too. ``outcomes``: numbers
+    of a target, of which each level has a mean (of several classes their frequencies), one after the other.
     """
 
     kind: ClassVar[str] = "category"
@@ -191,6 +192,12 @@ class Category(Column):
     rare: tuple[str, ...] = ()
     counts: tuple[int, ...] = ()
     effects: tuple[float, ...] = ()
+    outcomes: int = 1
+
+    def __post_init__(self) -> None:
+        known = len(self.levels) + len(self.rare)
+        if self.outcomes < 1 or len(self.effects) not in (0, known * self.outcomes):
+            raise ValueError(f"the category {self.name!r} has {len(self.effects)} means for {known} levels")
 
     @property
     def features(self) -> list[str]:
@@ -201,7 +208,8 @@ class Category(Column):
     @property
     def measures(self) -> list[str]:
         """Numbers of each level beside its indicator."""
-        return bool(self.counts) * [FREQUENCY] + bool(self.effects) * [EFFECT]
+        names = [EFFECT] if self.outcomes == 1 else [f"{EFFECT} {k}" for k in range(self.outcomes)]
+        return bool(self.counts) * [FREQUENCY] + bool(self.effects) * names
 
     @property
     def num_levels(self) -> int | None:
@@ -264,8 +272,9 @@ class Category(Column):
 
     def _measured(self) -> Floats:
         """The measures of every level, rare ones included."""
-        columns = bool(self.counts) * [np.log1p(self.counts)] + bool(self.effects) * [np.array(self.effects)]
-        return np.stack(columns, 1)
+        columns = bool(self.counts) * [np.log1p(self.counts)[:, None]]
+        columns += bool(self.effects) * [np.array(self.effects).reshape(-1, self.outcomes)]
+        return np.concatenate(columns, 1)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def read_table(path: str | Path, *, text: Iterable[str] = (), form: TextForm = P
             return arrow("parquet").read_table(str(path), partitioning=None)
         if kind == "arrow":
             with _arrow_reader(path) as reader:
-                return reader.read_all()
+                return _sound(reader.read_all())
         options = _csv_options(path, kind, {name: pa.string() for name in text}, form=form)
         table = arrow("csv").read_csv(str(path), **options)
         _ = table.column_names  # decoded here, where `_errors_of` reports a wrong encoding
@@ -170,7 +170,7 @@ def _batches(
         with _arrow_reader(path) as reader:
             is_file = hasattr(reader, "num_record_batches")
             batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
-            yield reader.schema, (batch.select(columns) for batch in batches)
+            yield reader.schema, (_sound(batch).select(columns) for batch in batches)
     else:
         with arrow("csv").open_csv(str(path), **_csv_options(path, kind, types, columns, form)) as reader:
             yield reader.schema, reader
@@ -216,6 +216,11 @@ def _csv_options(
     }
 
 
+def csv_options(path: str | Path, form: TextForm = PLAIN) -> dict[str, Any]:
+    """Options by which pyarrow.dataset reads files like this one."""
+    return _csv_options(path, format_of(path), form=form)
+
+
 def _head(path: str | Path) -> bytes:
     """The first line, or the beginning of a very long one."""
     with arrow().input_stream(str(path), compression="detect") as stream:
@@ -228,6 +233,15 @@ def _head(path: str | Path) -> bytes:
 def _delimiter(head: bytes) -> str:
     """A comma or, where the first line has none, a semicolon or tab that it has."""
     return next((mark for mark in (",", ";", "\t") if mark.encode() in head), ",")
+
+
+def _sound(rows: Any) -> Any:
+    """A table or batch of an Arrow file, whose buffers are what they claim to be.
+
+    The format is memory as it lies: a wrong offset would be followed to wherever it points.
+    """
+    rows.validate(full=True)
+    return rows
 
 
 @contextmanager

@@ -75,8 +75,8 @@ def learn_column(
 ) -> Learned:
     """The encoding of a column; raises `Unusable` with the reason where there is none.
 
-    ``category``: numbers are names of categories. ``target``: numbers [n] of which categories with many
-    levels keep a mean for each level.
+    ``category``: numbers are names of categories. ``target``: numbers [n] or [n, outcomes], of which those
+    categories that have many levels keep a mean for each level.
     """
     kind = kind_of(values.type)
     if not name.strip():
@@ -204,31 +204,35 @@ def _category(name: str, values: Any, reading: Reading, target: Floats | None) -
     if target is None:
         return column
     effects = level_means(column.places(values), target, len(counts))
-    return replace(column, effects=tuple(effects.tolist()))
+    return replace(column, effects=tuple(effects.ravel().tolist()), outcomes=effects.shape[1])
 
 
 def level_means(places: NDArray[np.intp], target: Floats, levels: int) -> Floats:
-    """Mean targets of the levels as deviations from that of all rows, in units of their spread, shrunk."""
+    """Mean targets of the levels as deviations from that of all rows, in units of their spread, shrunk.
+
+    ``target``: [n] or [n, outcomes]; the means are [levels, outcomes].
+    """
     known = places >= 0
-    away = target - target.mean()
-    scale = away.std() or 1.0
-    sums = np.bincount(places[known], away[known] / scale, levels)
-    return sums / (np.bincount(places[known], minlength=levels) + PRIOR_ROWS)
+    away = target.reshape(len(target), -1) - target.mean(0)
+    scale = away.std(0)
+    away = away[known] / np.where(scale > 0, scale, 1.0)
+    sums = np.stack([np.bincount(places[known], column, levels) for column in away.T], 1)
+    return sums / (np.bincount(places[known], minlength=levels) + PRIOR_ROWS)[:, None]
 
 
 def fold_means(places: NDArray[np.intp], target: Floats, levels: int) -> Floats:
-    """The mean target of each row's level, learned from the rows of the other folds: [n].
+    """The mean target of each row's level, learned from the rows of the other folds: [n, outcomes].
 
     A row's own target has no part in it; in means over all rows it would, and a model would trust them too
     much. A row without a level has zero, as a level without rows.
     """
     folds = np.random.default_rng(0).permutation(len(places)) % FOLDS
-    out = np.zeros(len(places))
+    out = np.zeros((len(places), 1 if target.ndim == 1 else target.shape[1]))
     for fold in range(FOLDS):
         own = folds == fold
         if not own.all():
             means = level_means(places[~own], target[~own], levels)
-            out[own] = np.append(means, 0.0)[places[own]]
+            out[own] = np.append(means, np.zeros((1, means.shape[1])), 0)[places[own]]
     return out
 
 

@@ -80,8 +80,8 @@ class Schema:
         the target are class labels; ``missing="refuse"``: gaps are an error, here and in every table encoded.
         ``decimal`` ("." or ",") and ``date_format`` (such as "%d/%m/%Y"): of numbers and dates that are
         written as text; None: as the cells tell. ``strict``: a column that cannot be used and a cell that
-        cannot be read are errors. ``y``: a number for each row, of which categories with many levels keep
-        the mean of each level; `encode_training` then encodes these rows.
+        cannot be read are errors. ``y``: numbers of each row, of which categories with many levels keep the
+        mean of each level; `encode_training` then encodes these rows.
         """
         if missing not in MISSING:
             raise ValueError(f"missing must be 'impute' or 'refuse', got {missing!r}")
@@ -160,7 +160,8 @@ class Schema:
             at += len(column.features)
             if y is not None and isinstance(column, Category) and column.effects:
                 places = column.places(self._column(table, column.name))
-                matrix[:, at - 1] = fold_means(places, y, len(column.effects))  # its last feature
+                levels = len(column.effects) // column.outcomes
+                matrix[:, at - column.outcomes : at] = fold_means(places, y, levels)  # its last features
         return Encoded(matrix, names)
 
     def unknown(self, table: Any) -> dict[str, NDArray[np.bool_]]:

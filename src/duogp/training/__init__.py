@@ -3,6 +3,7 @@
 from typing import Any
 
 from duogp._moved import moved_name
+from duogp.training.checkpoint import CheckpointOptions, Checkpoints, opened
 from duogp.training.feed import Minibatches, Scaling, Table, chunks
 from duogp.training.history import History, Record
 from duogp.training.loop import Callback, Progression, TrainingPlan, conditions, in_epochs, settle, train
@@ -12,6 +13,8 @@ from duogp.training.schedules import SCHEDULES, make_schedule
 __all__ = [
     "SCHEDULES",
     "Callback",
+    "CheckpointOptions",
+    "Checkpoints",
     "ClosedForm",
     "Evidence",
     "History",
@@ -27,6 +30,7 @@ __all__ = [
     "conditions",
     "in_epochs",
     "make_schedule",
+    "opened",
     "settle",
     "train",
 ]

@@ -7,6 +7,7 @@ many steps to come that the compiler's seconds are won back.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import torch
@@ -58,6 +59,13 @@ class StepBackend:
         natural = [] if self.natural is None else self.natural.state
         return [*self.parameters, *natural, *self.adam.state()]
 
+    def memory(self) -> dict[str, Tensor]:
+        """What a checkpoint holds beside `state`."""
+        return {}
+
+    def recall(self, memory: Mapping[str, Tensor]) -> None:
+        """Go on from a checkpoint's `memory`."""
+
     def step(self) -> Tensor:
         """Gradients, then Adam and the natural gradient from the same point."""
         self.adam.zero_grad()
@@ -101,6 +109,12 @@ class QuasiNewton(StepBackend):
 
     def state(self) -> list[Tensor]:
         return list(self.parameters)  # what it remembers is forgotten, see `restart`
+
+    def memory(self) -> dict[str, Tensor]:
+        return self.lbfgs.memory()
+
+    def recall(self, memory: Mapping[str, Tensor]) -> None:
+        self.lbfgs.recall(memory)
 
     def step(self) -> Tensor:
         self.adam.zero_grad()

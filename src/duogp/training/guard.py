@@ -30,7 +30,7 @@ class Guard:
         self.backend = backend
         self.rollbacks = 0
         self.rate_factor = 1.0
-        self._newest = self._good = self._snapshot()
+        self.newest = self.good = self._snapshot()
 
     @torch.no_grad()
     def _snapshot(self) -> list[Tensor]:
@@ -39,7 +39,7 @@ class Guard:
 
     def save(self) -> None:
         """Remember this state. No loss has been seen at it yet; at the one saved before, it has."""
-        self._good, self._newest = self._newest, self._snapshot()
+        self.good, self.newest = self.newest, self._snapshot()
 
     @torch.no_grad()
     def healthy(self, loss: Tensor) -> bool:
@@ -54,8 +54,8 @@ class Guard:
     @torch.no_grad()
     def restore(self, which: Tensor | None = None) -> None:
         """Back to the last good state: of all replicates, or of those that are marked."""
-        self._newest = self._good
-        for t, value in zip(self.backend.state(), self._good, strict=True):
+        self.newest = self.good
+        for t, value in zip(self.backend.state(), self.good, strict=True):
             t.copy_(self._of_marked(which, value, t))
         self.backend.restart()
         self.model.numerics.failed.zero_()

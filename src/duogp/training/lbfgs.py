@@ -12,7 +12,7 @@ too far and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -27,6 +27,13 @@ MOST_TRIALS = 12
 #: what stands behind it. Longer steps throw the noise to its floor, where nothing pulls it back (exact GP on
 #: 200 rows of Friedman's function: loss 0.26 with 0.5 and 1, 0.07 with 0.25 and 0.12).
 LONGEST_MOVE = 0.25
+
+
+#: Attributes that a checkpoint holds beside the parameters.
+REMEMBERED = (
+    *("x", "_written", "loss", "gradient", "direction", "slope", "length", "low", "high", "trials"),
+    *("steps", "changes", "known", "given_up", "frozen"),
+)
 
 
 class LBFGS:
@@ -53,6 +60,18 @@ class LBFGS:
         self.changes = torch.zeros_like(self.steps)
         self.known = torch.zeros(R, MEMORY, dtype=torch.bool, device=like.device)
         self.given_up = torch.zeros(R, dtype=torch.bool, device=like.device)  # no direction leads down
+
+    def memory(self) -> dict[str, Tensor]:
+        """Everything that it remembers."""
+        return {name: getattr(self, name) for name in REMEMBERED}
+
+    def recall(self, memory: Mapping[str, Tensor]) -> None:
+        """Go on from what was remembered; the parameters are where they were then."""
+        for name in REMEMBERED:
+            own = getattr(self, name)
+            if memory[name].shape != own.shape:
+                raise ValueError(f"{name} is {list(own.shape)} here, and {list(memory[name].shape)} there")
+            setattr(self, name, memory[name].to(own))
 
     def refresh(self) -> None:
         """Begin anew where somebody else has moved the parameters."""

@@ -16,12 +16,14 @@ from duogp.inference.natural import NaturalGradient
 from duogp.models.model import Batch, Model
 from duogp.numerics.factorisation import MAX_JITTER
 from duogp.training.backends import Backend, Optimiser, make_backend
+from duogp.training.checkpoint import Slot
 from duogp.training.convergence import FEWEST_STEPS, LOOK_STEPS, Plateau, Rest
 from duogp.training.guard import Guard
 from duogp.training.history import History, Record
 from duogp.training.problems import ClosedForm, Problem
 from duogp.training.progress import Progress
 from duogp.training.schedules import Schedule, constant, plateau, ramp
+from duogp.training.snapshots import final_snapshot, restore, restore_final, snapshot_of
 from duogp.training.threads import full_precision, modest_threads
 from duogp.training.validation import BestState, mean_nll
 
@@ -69,10 +71,14 @@ def train(
     plan: TrainingPlan,
     validation: Batch | None = None,
     callbacks: Sequence[Callback] = (),
+    slot: Slot | None = None,
 ) -> list[History]:
-    """Train all replicates; returns one history for each. Never raises for numerical trouble."""
+    """Train all replicates; returns one history for each. Never raises for numerical trouble.
+
+    ``slot``: where checkpoints of this training are; it goes on from the newest, and writes new ones.
+    """
     with conditions(model, problem):
-        epochs = in_epochs(model, problem, plan, validation, callbacks)
+        epochs = in_epochs(model, problem, plan, validation, callbacks, slot)
         while True:
             try:
                 next(epochs)
@@ -93,6 +99,7 @@ def in_epochs(
     plan: TrainingPlan,
     validation: Batch | None = None,
     callbacks: Sequence[Callback] = (),
+    slot: Slot | None = None,
 ) -> Generator[None, None, list[History]]:
     """`train` with a pause after every epoch, for callers that take turns; advance it under `conditions`."""
     parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
@@ -106,16 +113,25 @@ def in_epochs(
         raise ValueError("there is nothing to train: every parameter is fixed")
     if not isinstance(problem, ClosedForm):  # minibatches are no deterministic loss
         plan = replace(plan, optimiser="adam")
-    run = _Run(model, problem, plan, parameters, validation)
+    found = None if slot is None else slot.load()
+    if found is not None and found.values["finished"]:
+        return restore_final(model, found)
+    run = Run(model, problem, plan, parameters, validation, slot)
+    if found is not None:
+        restore(run, found)
     with Progress("training", run.epochs, plan.verbose) as bar:
-        for epoch in range(1, run.epochs + 1):
+        bar.advance("", run.at_epoch - 1)
+        for epoch in range(run.at_epoch, run.epochs + 1):
             if run.epoch(epoch, callbacks, bar):
                 break
             yield
-    return run.finish()
+    histories = run.finish()
+    if slot is not None:
+        slot.save(run.step + 1, final_snapshot(model, histories, run.step + 1))
+    return histories
 
 
-class _Run:
+class Run:
     """A training in progress: what moves the parameters, what guards them, and how far it has come."""
 
     def __init__(
@@ -125,8 +141,10 @@ class _Run:
         plan: TrainingPlan,
         parameters: list[Tensor],
         validation: Batch | None,
+        slot: Slot | None = None,
     ) -> None:
         self.model, self.problem, self.plan, self.validation = model, problem, plan, validation
+        self.slot = slot
         self.total_steps = plan.steps or plan.epochs * problem.steps_per_epoch
         self.epochs = -(-self.total_steps // problem.steps_per_epoch)
         self.check_every = max(1, min(plan.check_every, self.total_steps // 20))  # no rollback undoes it all
@@ -158,6 +176,10 @@ class _Run:
             self.rest = Rest(plan.tolerance, model.replicates, plan.fewest_steps)
         self.unlooked = torch.zeros_like(model.num_data), 0  # sum of losses for the plateau, and their number
         self.step = 0
+        self.at_epoch, self.position = 1, 0  # the epoch, from 1 on, and its steps that are taken
+        self.loss_sum = torch.zeros_like(model.num_data)  # of this epoch
+        self.rate = 0.0  # of the last step
+        self.epoch_generators: list[Tensor] = []  # their states at the start of the epoch, for checkpoints
         self.exhausted = self.out_of_time = False
         self.start = time.perf_counter()
 
@@ -174,6 +196,7 @@ class _Run:
     def epoch(self, epoch: int, callbacks: Sequence[Callback], bar: Progress) -> bool:
         """One pass over the rows, its evaluation and its records; True where training ends with it."""
         # A replicate that has stopped gets no more records.
+        self.at_epoch = epoch
         recorded = [r for r in range(len(self.histories)) if not self._stopped(r)]
         loss, rate = self._steps()
         stop = self.exhausted or self.out_of_time or self._at_rest(loss)
@@ -229,25 +252,32 @@ class _Run:
 
     def _steps(self) -> tuple[Tensor, float]:
         """The steps of an epoch: their mean loss [R], on the device, and the last learning rate."""
-        self.problem.start_epoch()
-        total = torch.zeros_like(self.model.num_data)
-        count = min(self.problem.steps_per_epoch, self.total_steps - self.step)
-        for i in range(count):
-            rate = self._set_rates()
+        if self.position == 0:
+            if self.slot is not None:
+                self.epoch_generators = [g.get_state() for g in self.problem.generators]
+            self.problem.start_epoch()
+            self.loss_sum = torch.zeros_like(self.model.num_data)
+        count = min(self.problem.steps_per_epoch, self.total_steps - (self.step - self.position))
+        for i in range(self.position, count):
+            self.rate = self._set_rates()
             self.problem.select(i)
             loss = self.backend.run()
-            total += loss
+            self.loss_sum += loss
             self.unchecked += loss
             self.step += 1
             last = self.step == self.total_steps
             seconds = self.plan.seconds
             self.out_of_time = seconds is not None and self.seconds() >= seconds and not last
             if (self.step % self.check_every == 0 or last or self.out_of_time) and not self._check():
-                total = torch.full_like(total, torch.nan)
+                self.loss_sum = torch.full_like(self.loss_sum, torch.nan)
             if self.exhausted or self.out_of_time:
                 count = i + 1
                 break
-        return total / count, rate
+            self.position = i + 1
+            if self.slot is not None and self.slot.due(self.step):
+                self.slot.save(self.step, snapshot_of(self))
+        self.position = 0
+        return self.loss_sum / count, self.rate
 
     def _set_rates(self) -> float:
         """The learning rate of the next step, of Adam and of natural gradients; that of Adam."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -25,6 +25,7 @@ class Problem(ABC):
     steps_per_epoch: int
     rows_at_once: int | None = None  # of a replicate, where that is known
     can_compile = False
+    generators: Sequence[torch.Generator] = ()  # what `start_epoch` and `select` draw from
 
     def start_epoch(self) -> None:
         """Prepare the row order of the next epoch."""
@@ -50,6 +51,7 @@ class Stochastic(Problem):
         self.model, self.table, self.batches = model, table, batches
         self.compiled: Callable[[Tensor], Tensor] | None = None
         self.steps_per_epoch, self.rows_at_once = batches.steps, batches.batch_size
+        self.generators = batches.generators
         self.rows = torch.zeros(
             batches.rows.shape[0], batches.batch_size, dtype=torch.long, device=batches.rows.device
         )

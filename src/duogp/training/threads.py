@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,15 +17,32 @@ from duogp.models.model import Model
 ONE_THREAD = 40_000_000
 
 
+class _Precision:
+    """How many trainings, in any thread, want full precision, and what was set before the first."""
+
+    lock = threading.Lock()
+    count = 0
+    before = "highest"
+
+
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Products of float32 in full precision: TF32 in φ makes variances negative (MATH §11 C3)."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
+    """Products of float32 in full precision: TF32 in φ makes variances negative (MATH §11 C3).
+
+    The setting is the process's: the last training to end puts back what the first one found.
+    """
+    with _Precision.lock:
+        if _Precision.count == 0:
+            _Precision.before = torch.get_float32_matmul_precision()
+            torch.set_float32_matmul_precision("highest")
+        _Precision.count += 1
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        with _Precision.lock:
+            _Precision.count -= 1
+            if _Precision.count == 0:
+                torch.set_float32_matmul_precision(_Precision.before)
 
 
 @contextmanager

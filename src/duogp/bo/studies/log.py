@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from duogp.bo.journal import LOCK, locked, write_atomically
+from duogp.data.json_files import parse_json
 
 EVENTS = "study.jsonl"
 VERSION = 1
@@ -88,7 +89,7 @@ def read_events(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
     found = []
     for number, line in enumerate(data[:end].splitlines(), 1):
         try:
-            found.append(json.loads(line))
+            found.append(parse_json(line))
         except ValueError:
             if number == data[:end].count(b"\n"):  # the last line, of a system that went down while writing
                 end -= len(line) + 1

@@ -72,8 +72,7 @@ class Study:
         self._log: Log | None = None
         if folder is not None:
             self._log = Log(folder, {"space": self.space.spec(), **self.goals.spec()})
-            for event in self._log.events:
-                self._apply(event)
+            self._replay(self._log)
             self._queue = self._queue[self._asked :]
 
     def _start(self, initial: int | Sequence[Mapping[str, Any]] | None) -> tuple[int, list[Point]]:
@@ -93,8 +92,13 @@ class Study:
         """The study in a folder, with its own space and goals; ``options``: the others of `Study`."""
         log = Log(folder, None)
         log.close()
-        goals = {name: log.header[name] for name in ("direction", "constraints")}
-        return cls(Space.of(log.header["space"]), **goals, folder=folder, **options)
+        try:
+            goals = {name: log.header[name] for name in ("direction", "constraints")}
+            space = Space.of(log.header["space"])
+            Goals.of(**goals)
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{log.path}: its header is not that of a study: {error}") from error
+        return cls(space, **goals, folder=folder, **options)
 
     # -- asking ----------------------------------------------------------------------------------------------
 
@@ -194,6 +198,36 @@ class Study:
             self._log.append(events)
         for event in events:
             self._apply(event)
+
+    def _replay(self, log: Log) -> None:
+        """Put the events of a file into effect; one that is none is an error that names its line."""
+        for line, event in enumerate(log.events, 2):
+            try:
+                self._check_event(event)
+                self._apply(event)
+            except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+                log.close()
+                raise ValueError(f"{log.path}: line {line} is no event of this study: {error}") from error
+
+    def _check_event(self, event: Mapping[str, Any]) -> None:
+        """An error for an event that this study cannot have written."""
+        (kind,) = [name for name in ("ask", "add", "tell", "fail") if name in event]
+        number, moment = event[kind], event.get("time", 0.0)
+        if type(number) is not int or not 0 <= number <= len(self.trials):
+            raise ValueError(f"there is no trial {number!r}")
+        if not isinstance(moment, (int, float)) or not math.isfinite(moment):
+            raise ValueError(f"its time is {moment!r}")
+        if kind in ("ask", "add"):
+            self.space.checked(event["point"])
+            return
+        if number == len(self.trials):
+            raise ValueError(f"there is no trial {number}")
+        if kind == "fail" and not isinstance(event["reason"], str):
+            raise ValueError(f"its reason is {event['reason']!r}")
+        if kind == "tell":
+            told = self.goals.values(event["values"])
+            if told != event["values"] or not all(map(math.isfinite, told.values())):
+                raise ValueError(f"its values are {event['values']!r}")
 
     def _apply(self, event: Mapping[str, Any]) -> None:
         moment = event.get("time", 0.0)

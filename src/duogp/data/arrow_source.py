@@ -1,0 +1,194 @@
+"""A `pyarrow.dataset` as a source of rows: Parquet, Arrow or CSV, one file or thousands."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from duogp.data.sources import CHUNK_ROWS, Chunk, Floats, require_chunk_rows
+
+#: File endings and the formats that pyarrow.dataset knows them by.
+FORMATS = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "ipc",
+    ".ipc": "ipc",
+    ".feather": "feather",
+    ".csv": "csv",
+}
+
+
+class ArrowSource:
+    """Columns of numbers of a `pyarrow.dataset`, a record batch at a time.
+
+    ``dataset``: a dataset of pyarrow, a path, a pattern such as ``"data/*.parquet"``, or a list of paths.
+    ``target``: the name of the column (or names of the columns) to predict; ``columns``: those to predict
+    from, all others by default; ``weight``, ``noise``: columns of row weights and known noise variances.
+
+    Row groups of Parquet files, or whole files of the other formats, are dealt to the ranks in turn; where
+    there are fewer of them than ranks, every rank reads all and keeps its share of the batches. Text and gaps
+    are refused by an error that names the column.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        target: str | Sequence[str],
+        *,
+        columns: Sequence[str] | None = None,
+        weight: str | None = None,
+        noise: str | None = None,
+        chunk_rows: int = CHUNK_ROWS,
+    ) -> None:
+        self.chunk_rows = require_chunk_rows(chunk_rows)
+        self.dataset = dataset if is_dataset(dataset) else open_dataset(dataset)
+        self.single_output = isinstance(target, str)
+        self.targets = [target] if isinstance(target, str) else list(target)
+        self.weight, self.noise = weight, noise
+        apart = {*self.targets, weight, noise}
+        found = list(self.dataset.schema.names)
+        self.names = [name for name in found if name not in apart] if columns is None else list(columns)
+        if not self.targets or not self.names:
+            raise ValueError("a source needs at least one target and one column to predict from")
+        self._columns = list(
+            dict.fromkeys([*self.names, *self.targets, *(c for c in (weight, noise) if c is not None)])
+        )
+        if missing := [name for name in self._columns if name not in found]:
+            raise ValueError(
+                f"the dataset has no column {missing[0]!r}; it has {', '.join(map(repr, found))}"
+            )
+        if both := set(self.names) & apart:
+            raise ValueError(f"column {min(map(str, both))!r} cannot be an input and something else as well")
+        for name in self._columns:
+            self._require_numbers(name)
+
+    def chunks(self, rank: int = 0, world: int = 1) -> Iterator[Chunk]:
+        for number, batch in record_batches(self.dataset, self._columns, self.chunk_rows, rank, world):
+            yield self._chunk(batch, number)
+
+    def _chunk(self, batch: Any, number: int) -> Chunk:
+        names = batch.schema.names
+        values = {name: _numbers(batch.column(names.index(name)), name) for name in self._columns}
+        weight = None if self.weight is None else values[self.weight]
+        noise = None if self.noise is None else values[self.noise][:, None]
+        if weight is not None and (weight < 0).any():
+            raise ValueError(f"the weights in column {self.weight!r} must not be negative")
+        if noise is not None and (noise <= 0).any():
+            raise ValueError(f"the noise variances in column {self.noise!r} must be positive")
+        x, y = (np.column_stack([values[name] for name in part]) for part in (self.names, self.targets))
+        return Chunk(x, y, noise, weight, number)
+
+    def _require_numbers(self, name: str) -> None:
+        import pyarrow.types as types
+
+        kind = self.dataset.schema.field(name).type
+        if not (
+            types.is_integer(kind)
+            or types.is_floating(kind)
+            or types.is_boolean(kind)
+            or types.is_decimal(kind)
+            or types.is_null(kind)  # refused with its gaps
+        ):
+            raise ValueError(
+                f"column {name!r} holds {kind}: a source of chunks reads numbers only; name the columns to "
+                "read with columns=, or turn it into numbers first"
+            )
+
+
+def record_batches(
+    dataset: Any, columns: Sequence[str], rows: int, rank: int = 0, world: int = 1
+) -> Iterator[tuple[int, Any]]:
+    """Record batches of at most so many rows that belong to a rank, with numbers that all ranks agree on.
+
+    Few are read ahead, so that memory is bounded.
+    """
+    pieces = _pieces(dataset)
+    by_piece = len(pieces) >= world
+    for i, piece in enumerate(pieces):
+        if by_piece and i % world != rank:
+            continue
+        batches = piece.to_batches(
+            schema=dataset.schema,
+            columns=list(columns),
+            batch_size=rows,
+            batch_readahead=1,
+            fragment_readahead=1,
+        )
+        for place, batch in enumerate(batches):
+            if batch.num_rows and (by_piece or (i + place) % world == rank):
+                yield (i << 32) + place, batch
+
+
+def _pieces(dataset: Any) -> list[Any]:
+    """Row groups of Parquet files, files of other formats; sorted by path, so that every rank agrees."""
+    fragments = list(dataset.get_fragments())
+    if all(hasattr(fragment, "path") for fragment in fragments):
+        fragments.sort(key=lambda fragment: str(fragment.path))
+    out: list[Any] = []
+    for fragment in fragments:
+        split = getattr(fragment, "split_by_row_group", None)
+        out += [fragment] if split is None else split()
+    return out
+
+
+def is_dataset(value: Any) -> bool:
+    """Whether this is a dataset of pyarrow; pyarrow is not imported to find out."""
+    return any(
+        cls.__module__ == "pyarrow._dataset" and cls.__name__ == "Dataset" for cls in type(value).__mro__
+    )
+
+
+def open_dataset(paths: Any) -> Any:
+    """The dataset of a path, a pattern, a folder, or several paths; the format is that of the first file."""
+    try:
+        import pyarrow.dataset as arrow_dataset
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "reading files needs pyarrow: pip install pyarrow", name="pyarrow"
+        ) from None
+    found = files_of(paths)
+    kind = FORMATS.get(Path(found[0]).suffix.lower())
+    if kind is None:
+        raise ValueError(f"{found[0]}: unknown ending; known are {', '.join(FORMATS)}")
+    if wrong := [path for path in found if FORMATS.get(Path(path).suffix.lower()) != kind]:
+        raise ValueError(f"{wrong[0]}: the files of one dataset have one format, and {found[0]} is {kind}")
+    return arrow_dataset.dataset(found, format=kind)
+
+
+def files_of(paths: Any) -> list[str]:
+    """The files that a path, a pattern, a folder, or a list of them stands for, sorted."""
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    out: list[str] = []
+    for entry in (os.fspath(path) for path in given):
+        if os.path.isdir(entry):
+            inside = (os.path.join(folder, name) for folder, _, names in os.walk(entry) for name in names)
+            found = [path for path in inside if Path(path).suffix.lower() in FORMATS]
+        else:
+            found = [entry] if os.path.isfile(entry) else glob.glob(entry, recursive=True)
+        if not found:
+            raise FileNotFoundError(f"no such file, and no file that fits: {entry}")
+        out += sorted(found)
+    return out
+
+
+def _numbers(column: Any, name: str) -> Floats:
+    """A column of a record batch as finite float64."""
+    import pyarrow
+
+    if column.null_count:
+        raise ValueError(
+            f"column {name!r} has missing values: a source of chunks reads numbers only; fill them in, or "
+            "leave the column out with columns="
+        )
+    kind = column.type
+    if pyarrow.types.is_boolean(kind):
+        column = column.cast(pyarrow.uint8())
+    values = column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
+    if not np.isfinite(values).all():
+        raise ValueError(f"column {name!r} has values that are not finite (NaN or infinity)")
+    return values

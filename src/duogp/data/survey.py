@@ -1,0 +1,158 @@
+"""One pass over a source: how many rows, their scales, and a uniform sample of them.
+
+Means and variances are merged by the formula of Chan, Golub and LeVeque (1979). The sample is the rows with
+the smallest random numbers of `place_hashes`. Neither depends on the order in which chunks are read or on the
+number of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from duogp.data.columns import informative_columns
+from duogp.data.scaling import Scaler
+from duogp.data.sources import Chunk, Floats, place_hashes
+from duogp.numerics.groups import Group
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Weighted means and sums of squared deviations of columns, and their extremes; all [c]."""
+
+    rows: float
+    weight: float
+    mean: Floats
+    squares: Floats  # Σ w (a − mean)²
+    low: Floats
+    high: Floats
+
+    @classmethod
+    def of(cls, A: Floats, weight: Floats | None) -> Moments:
+        w = np.ones(len(A)) if weight is None else weight
+        total = float(w.sum())
+        mean = w @ A / total
+        mean = mean + w @ (A - mean) / total  # corrects the rounding of the first mean, as in 1e12 ± 1
+        return cls(len(A), total, mean, w @ (A - mean) ** 2, A.min(0), A.max(0))
+
+    def merged(self, other: Moments) -> Moments:
+        """The moments of the rows of both."""
+        total = self.weight + other.weight
+        step = other.mean - self.mean
+        return Moments(
+            self.rows + other.rows,
+            total,
+            self.mean + step * (other.weight / total),
+            self.squares + other.squares + step**2 * (self.weight * other.weight / total),
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+        )
+
+    def scaler(self, kind: bool | str) -> Scaler:
+        """To mean 0 and deviation 1 (True, "standard"), to [−1, 1] ("minmax"), or as it is (False)."""
+        if not kind:
+            return Scaler.identity(len(self.mean))
+        varies = informative_columns(np.stack([self.low, self.high]), 4 * np.finfo(np.float64).eps)
+        if kind == "minmax":
+            half = np.where(varies, self.high / 2 - self.low / 2, 1.0)
+            return Scaler(np.where(varies, self.high / 2 + self.low / 2, self.low), half)
+        deviation = np.sqrt(self.squares / max(self.weight - 1, 1e-12 * self.weight))
+        return Scaler(self.mean, np.where(varies & (deviation > 0), deviation, 1.0))
+
+    def as_row(self) -> Floats:
+        return np.concatenate([[self.rows, self.weight], self.mean, self.squares, self.low, self.high])
+
+    @classmethod
+    def from_row(cls, row: Floats) -> Moments:
+        return cls(float(row[0]), float(row[1]), *np.split(row[2:], 4))
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What one pass found: moments of the columns of x and then of y, and a sample of the rows."""
+
+    moments: Moments
+    sample: Chunk
+    dims: int  # columns of x
+
+    def part(self, of_y: bool) -> Moments:
+        """The moments of the columns of x, or of y."""
+        s = slice(self.dims, None) if of_y else slice(None, self.dims)
+        m = self.moments
+        return Moments(m.rows, m.weight, m.mean[s], m.squares[s], m.low[s], m.high[s])
+
+
+def survey(
+    chunks: Iterable[Chunk],
+    *,
+    sample: int,
+    seed: int,
+    keep: Callable[[Chunk], NDArray[np.bool_]] | None = None,
+    group: Group | None = None,
+) -> Survey:
+    """One pass over the chunks of this process, merged with those of the others of the group.
+
+    ``keep``: a mask of the rows of a chunk that count; those that are drawn are ``sample`` of them.
+    """
+    group = Group() if group is None else group
+    moments: list[Floats] = []  # [number, moments] of every chunk
+    drawn: Floats | None = None
+    shape = np.zeros(4)  # columns of x, y, noise and weights
+    for chunk in chunks:
+        priority = (place_hashes(chunk.number, len(chunk.x), seed) >> np.uint64(11)).astype(np.float64)
+        if keep is not None:
+            mask = keep(chunk)
+            chunk, priority = chunk.take(mask), priority[mask]
+        if not len(chunk.x):
+            continue
+        found = np.array([_width(part) for part in (chunk.x, chunk.y, chunk.noise, chunk.weight)], float)
+        if shape.any() and not np.array_equal(shape, found):
+            raise ValueError(f"chunk {chunk.number} has other columns than the chunks before it")
+        shape = found
+        own = Moments.of(np.column_stack([chunk.x, chunk.y]), chunk.weight)
+        moments.append(np.concatenate([[float(chunk.number)], own.as_row()]))
+        drawn = _smallest(priority, chunk, drawn, sample)
+    shapes = group.rows(torch.as_tensor(shape)[None]).numpy()
+    shapes = shapes[shapes.any(1)]
+    if not len(shapes):
+        raise ValueError("the source has no rows to train on")
+    if (shapes != shapes[0]).any():
+        raise ValueError("the chunks of different processes have different columns")
+    d, outputs, noise, weight = shapes[0].astype(int)
+    empty = np.empty((0, 1 + d + outputs + noise + weight))
+    rows = group.rows(torch.as_tensor(empty if drawn is None else drawn)).numpy()
+    rows = rows[rows[:, 0].argsort(kind="stable")][:sample, 1:]
+    table = np.stack(moments) if moments else np.empty((0, 3 + 4 * (d + outputs)))
+    merged = _merged(group.rows(torch.as_tensor(table)).numpy())
+    x, y, own_noise, own_weight = np.split(rows, np.cumsum([d, outputs, noise]), axis=1)
+    chosen = Chunk(x, y, own_noise if noise else None, own_weight[:, 0] if weight else None)
+    return Survey(merged, chosen, int(d))
+
+
+def _merged(rows: Floats) -> Moments:
+    """The moments of all chunks, in the order of their numbers: the same bits for any number of processes."""
+    first, *others = (Moments.from_row(row) for row in rows[rows[:, 0].argsort(kind="stable"), 1:])
+    for other in others:
+        first = first.merged(other)
+    return first
+
+
+def _width(part: Floats | None) -> int:
+    return 0 if part is None else 1 if part.ndim == 1 else part.shape[1]
+
+
+def _smallest(priority: Floats, chunk: Chunk, drawn: Floats | None, size: int) -> Floats:
+    """The rows [priority, x, y, noise, weight] of the smallest priorities, so far and of a chunk."""
+    if drawn is not None and len(drawn) >= size:
+        mask = priority < drawn[:, 0].max()
+        priority, chunk = priority[mask], chunk.take(mask)
+    parts = [part for part in chunk[:4] if part is not None]
+    new = np.column_stack([priority, *parts])
+    together = new if drawn is None else np.concatenate([drawn, new])
+    if len(together) <= size:
+        return together
+    return together[np.argpartition(together[:, 0], size - 1)[:size]]

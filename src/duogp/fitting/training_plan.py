@@ -1,0 +1,142 @@
+"""How long a fit trains, at which rates, and from where: on a sample first, or from a closed form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from duogp.fitting.deep import MAX_WIDTH
+from duogp.fitting.solver import closed_form_obstacle
+from duogp.likelihoods import Likelihood
+from duogp.methods.registry import METHODS, Method
+from duogp.methods.settings import Settings
+from duogp.training import TrainingPlan, make_schedule
+from duogp.training.schedules import plateau
+
+#: Epochs of minibatches unless told otherwise: a hundred, but on small tables as many as make so many steps;
+#: where the loss says when to stop, so many at most.
+EPOCHS, MIN_STEPS, MOST_STEPS = 100, 500, 6000
+#: Steps on the collapsed bound unless told otherwise: of L-BFGS, which stops by itself, and of Adam.
+NEWTON_STEPS, ADAM_STEPS = 3000, 200
+#: Adam's rate on minibatches: where it is cut as the loss rests, of shallow and deep GPs (the q(u) of hidden
+#: layers has far to go), and where a protocol cuts it.
+PLATEAU_RATE, DEEP_RATE, PROTOCOL_RATE = 0.03, 0.1, 0.01
+#: Step size of natural gradients, by whether the likelihood is log-concave. Where it is not, a quick q(u)
+#: settles before the kernel has moved.
+NATURAL_RATE = {True: 0.1, False: 0.02}
+#: Rows of a warm start, and its steps by Adam, at most.
+WARM_ROWS, WARM_ADAM_STEPS = 5000, 100
+#: Rows of the sample that L-BFGS starts on, where there are twice as many, and what a row must gain there.
+SAMPLE_ROWS, SAMPLE_TOLERANCE = 2000, 0.01
+#: Of the weights of networks, unless the user says otherwise.
+WEIGHT_DECAY = 1e-4
+
+
+def make_training(
+    method: Method, settings: Settings, n: int, solver: str, early: bool, likelihood: Likelihood
+) -> TrainingPlan:
+    """Steps, rate, schedule and end of the training itself; ``early``: validation rows may end it."""
+    closed = solver == "closed-form"
+    newton = _uses_newton(settings, closed)
+    given = settings.epochs is not None or settings.steps is not None or settings.time_budget is not None
+    # Networks are ended by validation rows, a protocol by its steps, everything else by its loss.
+    rests = not closed and not method.has_network and not given and settings.tolerance > 0
+    if closed:
+        epochs, every = (NEWTON_STEPS if newton else ADAM_STEPS), 5
+    else:
+        epochs, every = _minibatch_epochs(n, settings.batch_size, MOST_STEPS if rests else MIN_STEPS)
+    if settings.epochs is not None and not closed:
+        every = 1
+    rate = method.recipe.closed_form_rate if closed else PROTOCOL_RATE
+    if rests:
+        rate = DEEP_RATE if method.is_deep else PLATEAU_RATE
+    natural = settings.natural_rate or NATURAL_RATE[likelihood.is_log_concave]
+    return TrainingPlan(
+        epochs=settings.epochs or epochs,
+        learning_rate=settings.learning_rate or rate,
+        schedule=make_schedule(
+            settings.schedule or ("cosine" if closed else "plateau" if rests else "multistep")
+        ),
+        evaluate_every=settings.evaluate_every or every,
+        patience=(settings.patience or (40 if method.has_network else 10)) if early else None,
+        restore_best=early,
+        check_every=10 if closed else 50,
+        natural_rate=natural if solver == "natural" else None,
+        mean_rule=settings.mean_rule,
+        steps=settings.steps,
+        seconds=settings.time_budget,
+        weight_decay=WEIGHT_DECAY if settings.weight_decay is None else settings.weight_decay,
+        backend=settings.backend,
+        verbose=settings.verbose,
+        optimiser="lbfgs" if newton else "adam",
+        tolerance=settings.tolerance,
+    )
+
+
+def _uses_newton(settings: Settings, closed: bool) -> bool:
+    """Whether L-BFGS trains: it needs no rate and no schedule, so who gives one means Adam."""
+    if settings.optimizer == "lbfgs" and not closed:
+        raise ValueError("optimizer='lbfgs' is for losses of all rows: use solver='closed-form' or 'adam'")
+    if settings.optimizer != "auto":
+        return settings.optimizer == "lbfgs"
+    return closed and settings.learning_rate is None and settings.schedule is None
+
+
+def _minibatch_epochs(n: int, batch_size: int, steps: int) -> tuple[int, int]:
+    """How many, and after how many to look at the validation rows: a hundred times in all."""
+    epochs = max(EPOCHS, -(-steps // -(-n // batch_size)))
+    return epochs, epochs // EPOCHS
+
+
+def make_sample_start(method: Method, training: TrainingPlan, n: int) -> TrainingPlan | None:
+    """L-BFGS on a sample of the rows first: its steps are as good, and cost a share of what all rows do."""
+    if training.optimiser != "lbfgs" or n < 2 * SAMPLE_ROWS or method.recipe.points_are_rows:
+        return None
+    tolerance = max(SAMPLE_TOLERANCE, training.tolerance)
+    return replace(training, tolerance=tolerance, patience=None, restore_best=False)
+
+
+def make_warm_start(
+    method: Method, settings: Settings, training: TrainingPlan, closed: bool, dims: int
+) -> TrainingPlan | None:
+    """Closed-form steps of the coupled basis to start from; None without."""
+    steps = settings.warm_start
+    if steps is None and closed:
+        steps = method.recipe.warm_start_steps
+    elif steps is None:  # minibatches till the loss rests: most of the way has a shorter one
+        steps = NEWTON_STEPS if training.schedule is plateau and _starts_warm(method, settings) else 0
+    if not steps:
+        return None
+    if method.is_deep and not _hands_inputs_on(settings, dims):
+        raise ValueError(
+            f"warm_start trains the last layer on X itself: it needs hidden layers of width {dims}, as X has "
+            f"columns, got {settings.hidden_width or MAX_WIDTH}"
+        )
+    if closed_form_obstacle(METHODS["svgp"], settings):
+        raise ValueError("warm_start trains a coupled model in closed form: it needs a Gaussian likelihood")
+    newton = settings.optimizer != "adam"
+    return replace(
+        training,
+        epochs=steps if newton else min(steps, WARM_ADAM_STEPS),
+        learning_rate=METHODS["svgp"].recipe.closed_form_rate,
+        schedule=make_schedule("cosine"),
+        check_every=10,
+        natural_rate=None,
+        steps=None,
+        optimiser="lbfgs" if newton else "adam",
+        tolerance=settings.tolerance or Settings.tolerance,
+        patience=None,
+        restore_best=False,
+    )
+
+
+def _starts_warm(method: Method, settings: Settings) -> bool:
+    """Whether minibatches start from a closed form unasked.
+
+    Deep GPs do not: started as shallow ones they stay shallow, which is not what was asked for.
+    """
+    return not (method.is_deep or method.has_network or closed_form_obstacle(METHODS["svgp"], settings))
+
+
+def _hands_inputs_on(settings: Settings, dims: int) -> bool:
+    """Whether the hidden layers of a deep GP start as the identity, so that its last layer sees X."""
+    return (settings.hidden_width or min(dims, MAX_WIDTH)) == dims

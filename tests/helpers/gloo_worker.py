@@ -1,0 +1,82 @@
+"""One of several processes of a test: fits, evaluates the bound, and leaves what it found in a file.
+
+python gloo_worker.py RANK WORLD STORE OUT
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+import numpy as np
+import torch
+
+import duogp
+from duogp.data.sources import ArraySource
+from duogp.numerics.groups import current_group
+from duogp.posterior.statistics import scaled_batch
+from duogp.training.stream import Stream, StreamedClosedForm
+
+METHODS = ("svgp", "vfitc", "odsvgp", "solvegp")
+
+
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(240, 3))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=240)
+    return X, y, rng.uniform(0.05, 0.3, 240), rng.uniform(0.5, 2.0, 240)
+
+
+def bound(method: str, source: ArraySource, X, y, **given) -> list[torch.Tensor]:
+    """Loss, optimum and gradients of a model at its start, over the rows of all processes."""
+    gp = duogp.fit(X, y, method, solver="closed-form", num_inducing=9, epochs=2, dtype="float64", **given)
+    scaled = partial(
+        scaled_batch,
+        x_scaler=gp.x_scaler,
+        y_scaler=gp.y_scaler,
+        columns=gp.columns,
+        dtype=torch.float64,
+        device=torch.device("cpu"),
+    )
+    stream = Stream(
+        source,
+        scaled,
+        keep=lambda chunk: np.ones(len(chunk.x), dtype=bool),
+        sample=next(source.chunks()),
+        rows=16,
+        group=current_group(),
+    )
+    objective = StreamedClosedForm(gp.model.train(), stream).objective
+    loss = objective.backward()
+    found = [p.grad for _, p in sorted(gp.model.named_parameters()) if p.grad is not None]
+    return [loss, objective.solve().mean, *found]
+
+
+def work() -> dict[str, list[torch.Tensor]]:
+    """All that is compared between one process and several."""
+    X, y, noise, weight = table()
+    out = {m: bound(m, ArraySource(X, y, chunk_rows=25), X, y) for m in METHODS}
+    out["one chunk for all"] = bound("svgp", ArraySource(X, y, chunk_rows=1000), X, y)
+    rows = {"noise": noise, "sample_weight": weight}
+    out["noise and weights"] = bound("svgp", ArraySource(X, y, **rows, chunk_rows=25), X, y, **rows)
+    source = ArraySource(X, y, sample_weight=weight, chunk_rows=25)
+    for method in ("sgpr", "odsvgp"):
+        settings = {"num_inducing": 9, "dtype": "float64", "epochs": 6, "validation_fraction": 0.2}
+        gp = duogp.fit(source, method=method, **settings)
+        p = gp.predict(X)
+        nll = torch.tensor(gp.history.validation_nll, dtype=torch.float64)
+        out[f"fit of {method}"] = [torch.as_tensor(p.mean), torch.as_tensor(p.variance), nll]
+    return out
+
+
+if __name__ == "__main__":
+    rank, world, store, target = sys.argv[1:]
+    torch.set_num_threads(1)
+    if world == "1":  # alone, without a group
+        torch.save(work(), target)
+    else:
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(world)
+        )
+        torch.save(work(), target)
+        torch.distributed.destroy_process_group()

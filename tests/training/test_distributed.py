@@ -1,0 +1,70 @@
+"""Several processes (gloo) find what one process finds: bound, gradients, optimum, whole fits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from helpers import gloo_worker
+
+#: Sums in another order, in float64.
+TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}
+#: (rank, world)
+PROCESSES = [(0, 1), (0, 2), (1, 2)]
+
+pytestmark = pytest.mark.skipif(
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+    reason="torch.distributed without gloo",
+)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What one process found, and each of two that work together; one thread each, as starts are fitted."""
+    folder = tmp_path_factory.mktemp("gloo")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    if sys.platform == "linux":
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    script = str(Path(gloo_worker.__file__))
+    targets = [folder / f"{rank}-{world}.pt" for rank, world in PROCESSES]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, script, str(rank), str(world), str(folder / "store"), str(target)],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for (rank, world), target in zip(PROCESSES, targets, strict=True)
+    ]
+    try:
+        ends = [process.communicate(timeout=300)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert all(process.returncode == 0 for process in processes), "\n".join(ends)
+    return [torch.load(target) for target in targets]
+
+
+def test_several_processes_find_what_one_finds(found):
+    alone, *together = found
+    for rank, own in enumerate(together):
+        assert own.keys() == alone.keys()
+        for name, expected in alone.items():
+            assert len(own[name]) == len(expected) >= 3
+            for i, (ours, theirs) in enumerate(zip(own[name], expected, strict=True)):
+                where = f"rank {rank}, {name}, value {i}"
+                assert_close(ours, theirs, **TOLERANCE, msg=lambda text, where=where: f"{where}: {text}")
+
+
+def test_all_ranks_end_with_the_same_model(found):
+    _, first, *others = found
+    for name, values in first.items():
+        if name.startswith("fit"):
+            for other in others:
+                assert all(torch.equal(a, b) for a, b in zip(values, other[name], strict=True))
