@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from duogp.bench.suite import Cell
-from duogp.data.json_files import parse_json
+from duogp.json_files import parse_json
 
 Row = dict[str, Any]
 

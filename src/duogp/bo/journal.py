@@ -26,7 +26,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from duogp.bo.strategies import Floats, Proposal, Strategy
-from duogp.data.json_files import read_object
+from duogp.json_files import read_object
 
 OPTIONS, EVALUATIONS, MODELS, FIGURE = "run.json", "evaluations.csv", "models", "incumbent.png"
 LOCK = "lock"

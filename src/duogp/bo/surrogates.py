@@ -21,8 +21,8 @@ import torch
 from duogp.bo.candidates import Floats
 from duogp.bo.choice import AUTO, EXACT, SPARSE, exact_is_affordable, reads_only_sparse
 from duogp.bo.refit import STEPS, first_fit, is_surprised, refit
-from duogp.data.json_files import read_object
 from duogp.io import load as load_model
+from duogp.json_files import read_object
 from duogp.kernels import Deep, Scale, Stationary
 from duogp.likelihoods import GaussianLikelihood
 from duogp.methods import METHODS

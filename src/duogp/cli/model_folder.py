@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from duogp.bench.results import finite
 from duogp.cli.errors import note
 from duogp.cli.options import files_in
-from duogp.data.json_files import parse_json
+from duogp.json_files import parse_json
 from duogp.tables import Schema, TextForm, column_names_of, read_chunks
 from duogp.tables.arrow import arrow
 from duogp.tables.files import CHUNK_ROWS, column_types_of

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from duogp.bo.journal import LOCK, locked, write_atomically
-from duogp.data.json_files import parse_json
+from duogp.json_files import parse_json
 
 EVENTS = "study.jsonl"
 VERSION = 1
