@@ -27,6 +27,9 @@ from duogp.kernels.base import Kernel
 from duogp.numerics.factorisation import Factor, Numerics, norm2, project
 from duogp.variational import Q
 
+#: Columns of k(γ, γ) at once, where no gradient is wanted.
+ROWS_AT_ONCE = 2048
+
 
 class HybridFactors(NamedTuple):
     beta: Factor
@@ -104,7 +107,10 @@ class Hybrid(Basis):
     def quadratic(self, kernel: Kernel, gamma: Tensor, a: Tensor) -> Tensor:
         """aᵀ k(γ, γ) a, or an unbiased estimate from some of its columns."""
         if self.columns_index is None:
-            return (project(kernel(gamma, gamma), a) * a).sum(-1)
+            if torch.is_grad_enabled() or gamma.shape[-2] <= ROWS_AT_ONCE:
+                return (project(kernel(gamma, gamma), a) * a).sum(-1)
+            parts = zip(gamma.split(ROWS_AT_ONCE, -2), a.split(ROWS_AT_ONCE, -1), strict=True)
+            return sum((project(kernel(gamma, z), a) * own).sum(-1) for z, own in parts)
         index = self.columns_index.unsqueeze(1)  # [R, 1, b]
         points = gamma.gather(-2, index.unsqueeze(-1).expand(*index.shape, gamma.shape[-1]))
         chosen = a.gather(-1, index.expand(*a.shape[:-1], index.shape[-1]))

@@ -67,17 +67,24 @@ class Builder:
         self.betas = torch.tensor(plan.betas, dtype=torch.float64).repeat(len(plan.train), 1)
         self._choose_points(table)
 
-    def model(self, method: Method | None = None) -> Model:
-        """Every replicate of a method, the plan's by default, at its start."""
+    def model(
+        self, method: Method | None = None, *, extra: Tensor | None = None, rows: Tensor | None = None
+    ) -> Model:
+        """Every replicate of a method, the plan's by default, at its start.
+
+        ``extra``: its second set of points [R, 1, E, d]; ``rows``: its rows [R, n]; the plan's otherwise.
+        """
         method = self.plan.method if method is None else method
+        extra = self.extra if extra is None else extra
+        rows = self.rows if rows is None else rows
         points_are_rows = method.recipe.points_are_rows
         model = build_model(
             method,
             self.settings,
             inducing=self.inducing.clone(),
-            extra=None if self.extra is None else self.extra.clone(),
+            extra=None if extra is None else extra.clone(),
             outputs=self.table.y.shape[1],
-            num_data=self.n,
+            num_data=rows.shape[1],
             beta1=self.betas[:, 0],
             beta2=self.betas[:, 1],
             omega=self.plan.omega,
@@ -87,11 +94,11 @@ class Builder:
                 torch.Generator().set_state(state) for state in self._states for _ in range(self.grid)
             ],
             classes=self.data.num_classes,
-            rows=self.table.gather(self.rows) if points_are_rows else None,
-            inputs=self.table.gather(self.rows[:, :START_ROWS]).x if method.is_deep else None,
+            rows=self.table.gather(rows) if points_are_rows else None,
+            inputs=self.table.gather(rows[:, :START_ROWS]).x if method.is_deep else None,
             learned=self.plan.learned,
         )
-        y = self.table.y[self.rows[:, :START_ROWS]].mT  # [R, outputs, n]
+        y = self.table.y[rows[:, :START_ROWS]].mT  # [R, outputs, n]
         start = model.likelihood.initial_latent(y)
         if start is not None and isinstance(model.mean, ConstantMean) and model.mixing is None:
             model.mean.constant.data.copy_(start)
@@ -112,15 +119,19 @@ class Builder:
         self, model: Model, *, with_validation: bool = False, sample: int | None = None
     ) -> ClosedForm:
         """The collapsed bound of the training rows, of all rows, or of a sample of them."""
-        rows = self.rows
-        if sample is not None and sample < self.n:
-            rows = torch.stack([_sample(own, sample, seed) for own, seed in self._each_seed()])
+        rows = self.rows if sample is None else self.sample(sample)
         model.basis.use_all_columns()  # nothing is drawn between steps on all rows
         if model.basis.points_are_rows:
             return Evidence(model, self.table, rows)
         if with_validation and self.held_out is not None:
             rows = torch.cat([rows, self.held_out], 1)
         return ClosedForm(model, self.table, rows, self._chunk_rows(model, rows.shape[1]))
+
+    def sample(self, size: int) -> Tensor:
+        """So many training rows of every replicate [R, size], the same each time."""
+        if size >= self.n:
+            return self.rows
+        return torch.stack([_sample(own, size, seed) for own, seed in self._each_seed()])
 
     def validation(self) -> Batch | None:
         return None if self.held_out is None else self.table.gather(self.held_out)

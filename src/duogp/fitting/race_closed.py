@@ -16,9 +16,10 @@ import torch
 
 from duogp.fitting.builder import Builder, start_from
 from duogp.fitting.dataset import Dataset
-from duogp.fitting.plan import Plan, make_plan
+from duogp.fitting.plan import Plan
 from duogp.fitting.race import Array, Candidate, Race, Verdict, label
 from duogp.fitting.race_predictive import PredictiveRounds
+from duogp.fitting.race_rows import RowMeans, exact_on_sample
 from duogp.fitting.stacking import mixture_law
 from duogp.fitting.training_plan import SAMPLE_ROWS
 from duogp.inference.leave_one_out import leave_one_out
@@ -53,15 +54,25 @@ class ClosedRace(Race):
         return [*super().planned(), *self.predictive]
 
     def candidates(self) -> list[Candidate]:
-        found = self._closed_forms()
+        closed = self._closed_forms()
+        found = [*closed]
         self.excess = self._excess(min(found, key=self._nll))
+        if self._takes_row_means():
+            share = self.rules.trees_share + self.rules.closed_share + self.rules.rows_share
+            found += RowMeans(self).run(sorted(found, key=self._nll), self.clock.until(share))
         if self.predictive:
             some = self.affordable_rows(self.rules.refit_share * self.clock.seconds)
-            more = PredictiveRounds(self, self.predictive, some).run(sorted(found, key=self._nll))
+            more = PredictiveRounds(self, self.predictive, some).run(sorted(closed, key=self._nll))
             found += more
             if not more:
                 self.notes.append("predictive methods were not tried: the time was up")
         return found
+
+    def _takes_row_means(self) -> bool:
+        """Whether the exact mean of all rows is affordable, and no exact GP has it already."""
+        few = self.rules.row_means.on(self.settings.torch_device.type)
+        wanted = not self.small and self.method != "exact" and "num_inducing" not in self.given
+        return wanted and self.n <= few
 
     def _closed_forms(self) -> list[Candidate]:
         out = []
@@ -114,7 +125,8 @@ class ClosedRace(Race):
             (history,) = train(model, problem, sampled, slot=self.slot(f"{name} sample"))
             self.pace = history.seconds / max(1, history[-1].epoch if len(history) else 1) / SAMPLE_ROWS
         elif plan.method.recipe.points_are_rows and builder.n >= 2 * rules.exact_sample:
-            self._start_on_sample(builder, model, rules.sample_share * seconds, name)
+            small, _ = exact_on_sample(self, builder, rules.exact_sample, rules.sample_share * seconds, name)
+            start_from(small, model)
             training = replace(training, fewest_steps=10, check_every=5)
         seconds = max(seconds - (time.perf_counter() - begun), 0.1)
         if plan.sample_start is not None and rules.fewest_whole_steps * self.pace * builder.n > seconds:
@@ -155,29 +167,6 @@ class ClosedRace(Race):
         if not np.square(mean - target).mean() <= np.square(before - target).mean():
             model.load_state_dict(kept)
             self.notes.append("the rows held out stayed outside: q(u) of all rows was no better on them")
-
-    def _start_on_sample(self, builder: Builder, model: Model, seconds: float, name: str) -> None:
-        """Kernel, noise and mean of an exact GP from one on some of the rows, whose steps cost a fraction."""
-        data, whole = self.data, builder.plan
-        learned = builder.table.learned
-        chosen = np.random.default_rng(data.seeds[0]).permutation(whole.train[0])[: self.rules.exact_sample]
-        part = replace(
-            data,
-            rows=[np.sort(chosen)],
-            validation_rows=None,
-            offsets=None if learned is None else learned[0].double().cpu().numpy(),
-            cross_fits={},
-        )
-        own = make_plan(part, whole.method, whole.settings, columns=whole.columns, split=False)
-        small = Builder(part, own)
-        start = small.model()
-        train(
-            start,
-            small.problem(start),
-            replace(small.plan.training, seconds=seconds, follows_clock=False, tolerance=0.01),
-            slot=self.slot(f"{name} sample"),
-        )
-        start_from(start, model)
 
     def _excess(self, best: Candidate) -> CrossFit | None:
         """The log of how much larger squared errors are than the best candidate's variances."""

@@ -50,7 +50,7 @@ class Rules:
     seconds: float = 55.0
     #: Shares of the time: trees, closed forms, the log excess; the rest is for predictive methods.
     trees_share: float = 0.3
-    closed_share: float = 0.45
+    closed_share: float = 0.35
     excess_share: float = 0.08
     #: Of the trees where GPs have no closed form: there they are more often the better half.
     natural_trees_share: float = 0.45
@@ -71,6 +71,10 @@ class Rules:
     closed_points: ByDevice = ByDevice(cpu=300, cuda=3000)
     #: Most steps on a collapsed bound: functions without noise improve for ever, and by little.
     closed_steps: ByDevice = ByDevice(cpu=300, cuda=1000)
+    #: Rows up to which a mean may stand on all of them, rows that its kernel is learned from, share of the time.
+    row_means: ByDevice = ByDevice(cpu=10_000, cuda=50_000)
+    rows_sample: ByDevice = ByDevice(cpu=1000, cuda=8000)
+    rows_share: float = 0.15
     #: Share of the time of a closed form that it may spend on a sample of the rows.
     sample_share: float = 0.6
     #: Steps on all rows for which there must be time; otherwise the kernel of the sample stays.

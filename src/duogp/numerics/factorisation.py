@@ -55,10 +55,11 @@ def jittered_root(
     ε is ``first``, then 1e-10 or ten times the value before, until there is a factor; beyond ``last`` it is a
     ValueError with the message ``failure``.
     """
-    eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
     jitter = first
     while True:
-        L, info = torch.linalg.cholesky_ex(K + jitter * scale[..., None, None] * eye)
+        raised = K.clone()
+        raised.diagonal(dim1=-2, dim2=-1).add_(jitter * scale.unsqueeze(-1))
+        L, info = torch.linalg.cholesky_ex(raised)
         if not bool((info != 0).any()):
             return L
         if jitter > last:
