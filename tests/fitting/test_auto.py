@@ -73,6 +73,42 @@ def test_a_large_table_tells_its_members_and_is_repeatable():
     assert first.predict(X).metrics(50 + 10 * y)["rmse"] < 3
 
 
+@pytest.fixture
+def rows_race(monkeypatch):
+    """Sparse GPs of few points, and means on all rows, without predictive methods."""
+    few = rules.ByDevice(cpu=15, cuda=15)
+    sample = rules.ByDevice(cpu=200, cuda=200)
+    own = replace(rules.RULES, predictive=(), closed_points=few, rows_sample=sample)
+    monkeypatch.setattr(rules, "RULES", own)
+
+
+def test_a_mean_on_all_rows_follows_what_few_points_cannot(rows_race, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (700, 2))
+    y = np.sin(9 * X[:, 0]) * np.cos(9 * X[:, 1]) + 0.05 * rng.standard_normal(700)
+    new = rng.uniform(-2, 2, (200, 2))
+    gp = duogp.fit(X[:600], y[:600], "auto", mean="constant", device="cpu", **LONG)
+    assert gp.weights["hybrid"] > 0.5
+    dense = gp.members[gp.labels.index("hybrid")]
+    assert dense.model.basis.a.shape[-1] == 600  # those held out are in it at the end
+    truth = np.sin(9 * new[:, 0]) * np.cos(9 * new[:, 1])
+    assert np.sqrt(np.mean((gp.predict(new).mean - truth) ** 2)) < 0.3
+    gp.save(tmp_path / "model")
+    again = duogp.load(tmp_path / "model")
+    np.testing.assert_allclose(again.predict(new).mean, gp.predict(new).mean, rtol=1e-6)
+    np.testing.assert_allclose(again.predict(new).std, gp.predict(new).std, rtol=1e-6)
+
+
+def test_a_mean_on_all_rows_of_several_outputs_with_weights(rows_race):
+    X, y = table(400)
+    weights = np.linspace(0.5, 2.0, 400)
+    gp = duogp.fit(
+        X, np.stack([y, -y], 1), "auto", mean="constant", sample_weight=weights, device="cpu", **LONG
+    )
+    assert any("hybrid" in note for note in gp.history.notes)
+    assert gp.predict(X).mean.shape == (400, 2)
+
+
 def test_the_score_of_the_notes_is_that_of_the_rows_held_out():
     X, y = table(900)
     gp = duogp.fit(X[:700], y[:700], "auto", validation=(X[700:], y[700:]), **QUICK)

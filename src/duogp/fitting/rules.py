@@ -71,7 +71,7 @@ class Rules:
     closed_points: ByDevice = ByDevice(cpu=300, cuda=3000)
     #: Most steps on a collapsed bound: functions without noise improve for ever, and by little.
     closed_steps: ByDevice = ByDevice(cpu=300, cuda=1000)
-    #: Rows up to which a mean may stand on all of them, rows that its kernel is learned from, share of the time.
+    #: Rows up to which a mean may stand on all of them, rows that its kernel is learned from, share of time.
     row_means: ByDevice = ByDevice(cpu=10_000, cuda=50_000)
     rows_sample: ByDevice = ByDevice(cpu=1000, cuda=8000)
     rows_share: float = 0.15

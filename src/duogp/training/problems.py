@@ -102,11 +102,19 @@ class Evidence(ClosedForm):
         self.rows_at_once = rows.shape[1]
         self.batch = table.gather(rows)
 
+    @torch.no_grad()
+    def loss(self) -> Tensor:
+        """Minus the log evidence per datum [R], at the current hyperparameters."""
+        return self._loss()
+
     def backward(self) -> Tensor:
-        evidence = self.basis.log_evidence(self._target(), self.model.factors())
-        loss = -(evidence + self.model.prior()) / self.model.num_data
+        loss = self._loss()
         loss.sum().backward()
         return loss.detach()
+
+    def _loss(self) -> Tensor:
+        evidence = self.basis.log_evidence(self._target(), self.model.factors())
+        return -(evidence + self.model.prior()) / self.model.num_data
 
     @torch.no_grad()
     def finish(self) -> None:
