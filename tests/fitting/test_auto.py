@@ -85,14 +85,13 @@ def rows_race(monkeypatch):
 def test_a_mean_on_all_rows_follows_what_few_points_cannot(rows_race, tmp_path):
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, (700, 2))
-    y = np.sin(9 * X[:, 0]) * np.cos(9 * X[:, 1]) + 0.05 * rng.standard_normal(700)
+    y = np.sin(6 * X[:, 0]) * np.cos(3 * X[:, 1]) + 0.05 * rng.standard_normal(700)
     new = rng.uniform(-2, 2, (200, 2))
     gp = duogp.fit(X[:600], y[:600], "auto", mean="constant", device="cpu", **LONG)
-    assert gp.weights["hybrid"] > 0.5
     dense = gp.members[gp.labels.index("hybrid")]
     assert dense.model.basis.a.shape[-1] == 600  # those held out are in it at the end
-    truth = np.sin(9 * new[:, 0]) * np.cos(9 * new[:, 1])
-    assert np.sqrt(np.mean((gp.predict(new).mean - truth) ** 2)) < 0.3
+    truth = np.sin(6 * new[:, 0]) * np.cos(3 * new[:, 1])
+    assert np.sqrt(np.mean((gp.predict(new).mean - truth) ** 2)) < 0.1  # of svgp: 0.5
     gp.save(tmp_path / "model")
     again = duogp.load(tmp_path / "model")
     np.testing.assert_allclose(again.predict(new).mean, gp.predict(new).mean, rtol=1e-6)

@@ -27,14 +27,10 @@ from duogp.kernels.base import Kernel
 from duogp.numerics.factorisation import Factor, Numerics, norm2, project
 from duogp.variational import Q
 
-#: Columns of k(γ, γ) at once, where no gradient is wanted.
-ROWS_AT_ONCE = 2048
-
 
 class HybridFactors(NamedTuple):
     beta: Factor
     lift: Tensor  # φ_γ a  [..., M]
-    norm: Tensor  # aᵀ C a, or its estimate  [...]
 
 
 class Hybrid(Basis):
@@ -102,15 +98,12 @@ class Hybrid(Basis):
         z, gamma, a = self.inducing.double(), self.mean_inducing.double(), self.a.double()
         beta = numerics.factor(self.kernel(z, z))
         lift = (beta.L_inv.double() @ project(self.kernel(gamma, z), a).unsqueeze(-1)).squeeze(-1)
-        return HybridFactors(beta, lift, self.quadratic(self.kernel, gamma, a) - lift.square().sum(-1))
+        return HybridFactors(beta, lift)
 
     def quadratic(self, kernel: Kernel, gamma: Tensor, a: Tensor) -> Tensor:
         """aᵀ k(γ, γ) a, or an unbiased estimate from some of its columns."""
         if self.columns_index is None:
-            if torch.is_grad_enabled() or gamma.shape[-2] <= ROWS_AT_ONCE:
-                return (project(kernel(gamma, gamma), a) * a).sum(-1)
-            parts = zip(gamma.split(ROWS_AT_ONCE, -2), a.split(ROWS_AT_ONCE, -1), strict=True)
-            return sum((project(kernel(gamma, z), a) * own).sum(-1) for z, own in parts)
+            return (project(kernel(gamma, gamma), a) * a).sum(-1)
         index = self.columns_index.unsqueeze(1)  # [R, 1, b]
         points = gamma.gather(-2, index.unsqueeze(-1).expand(*index.shape, gamma.shape[-1]))
         chosen = a.gather(-1, index.expand(*a.shape[:-1], index.shape[-1]))
@@ -126,7 +119,9 @@ class Hybrid(Basis):
         return Features(mean=phi, explained=phi, residual=residual, offset=offset)
 
     def kl(self, factors: HybridFactors, q: Q) -> Tensor:
-        penalty = q.penalty() + 0.5 * factors.norm
+        gamma, a = self.mean_inducing.double(), self.a.double()
+        norm = self.quadratic(self.kernel, gamma, a) - factors.lift.square().sum(-1)  # aᵀCa, or its estimate
+        penalty = q.penalty() + 0.5 * norm
         if self.orthogonal:
             return penalty
         return penalty + (q.mean * factors.lift).sum(-1) + 0.5 * factors.lift.square().sum(-1)

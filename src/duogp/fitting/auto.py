@@ -2,6 +2,7 @@
 
     trees       a boosted mean is cross-fitted (`means.crossfit`); every GP runs with and without it
     closed      GPs whose q(u) has a formula: the exact one where it is affordable, else a sparse one
+    rows        larger tables: the exact posterior mean of all rows beside the covariance of few points
     predictive  larger tables: methods that maximise the predictive density start where the closed forms
                 ended; all of them for a moment, the best for longer
     stack       a mixture of what is left, by the log score of rows that the members have not seen

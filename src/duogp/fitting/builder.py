@@ -318,6 +318,16 @@ def _scaled_rows(table: Table, rows: Tensor, r: int) -> Tensor:
 
 
 @torch.no_grad()
+def take_prior(source: Model, target: Model) -> None:
+    """Prior mean, noise and kernels of one model for another; its points and q(u) stay."""
+    target.mean.load_state_dict(source.mean.state_dict())
+    target.likelihood.load_state_dict(source.likelihood.state_dict())
+    target.numerics.jitter.copy_(source.numerics.jitter)
+    for kernel in target.basis.kernels().values():
+        kernel.load_state_dict(source.basis.kernel.state_dict())
+
+
+@torch.no_grad()
 def start_from(source: Model, target: Model) -> None:
     """Start a model where a coupled one ended: same prior mean, noise, kernels, points and q(u).
 
@@ -325,11 +335,7 @@ def start_from(source: Model, target: Model) -> None:
     target begins at the source's posterior. A deep GP does so where its hidden layers are the identity: their
     q(u) is the prior, which costs nothing, and that prior is narrow.
     """
-    target.mean.load_state_dict(source.mean.state_dict())
-    target.likelihood.load_state_dict(source.likelihood.state_dict())
-    target.numerics.jitter.copy_(source.numerics.jitter)
-    for kernel in target.basis.kernels().values():
-        kernel.load_state_dict(source.basis.kernel.state_dict())
+    take_prior(source, target)
     target.basis.start_from(source.basis)
     for layer in target.hidden if isinstance(target, DeepModel) else ():
         assert isinstance(layer, Layer)

@@ -2,6 +2,7 @@
 
     rules             sizes, steps and shares of the time
     race_closed       Gaussian noise: closed forms, the log excess, and the law of their mixture
+    race_rows         larger tables: the exact posterior mean of all rows, the covariance of few points
     race_predictive   larger tables: methods that maximise the predictive density, from the closed forms on
     race_natural      other likelihoods: natural gradients, trees and regressions without a GP
 

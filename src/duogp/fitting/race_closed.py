@@ -41,7 +41,8 @@ class ClosedRace(Race):
     ) -> None:
         super().__init__(data, given, settings, callbacks)
         device = settings.torch_device.type
-        exact = self.n - self.num_held <= self.rules.exact_rows.on(device) and "num_inducing" not in given
+        few = self.rules.small if self.small else self.rules.exact_rows.on(device)
+        exact = self.n - self.num_held <= few and "num_inducing" not in given
         self.method = "exact" if exact else "svgp"
         self.predictive = self.rules.predictive if settings.solver == "auto" and not self.small else ()
         self.pace = 0.0  # seconds a row of a closed form's step, where steps on a sample have told
@@ -125,8 +126,12 @@ class ClosedRace(Race):
             (history,) = train(model, problem, sampled, slot=self.slot(f"{name} sample"))
             self.pace = history.seconds / max(1, history[-1].epoch if len(history) else 1) / SAMPLE_ROWS
         elif plan.method.recipe.points_are_rows and builder.n >= 2 * rules.exact_sample:
-            small, _ = exact_on_sample(self, builder, rules.exact_sample, rules.sample_share * seconds, name)
-            start_from(small, model)
+            start, history = self._start_on_samples(builder, rules.sample_share * seconds, name)
+            start_from(start, model)
+            if builder.n > rules.exact_rows.on(self.settings.torch_device.type):
+                settle(model, builder.problem(model))
+                history.notes.append(f"its kernel is that of {start.basis.inducing.shape[-2]} rows")
+                return history
             training = replace(training, fewest_steps=10, check_every=5)
         seconds = max(seconds - (time.perf_counter() - begun), 0.1)
         if plan.sample_start is not None and rules.fewest_whole_steps * self.pace * builder.n > seconds:
@@ -140,6 +145,16 @@ class ClosedRace(Race):
         training = replace(training, seconds=seconds, follows_clock=False)
         (history,) = train(model, builder.problem(model), training, None, self.callbacks, self.slot(name))
         return history
+
+    def _start_on_samples(self, builder: Builder, seconds: float, name: str) -> tuple[Model, History]:
+        """The kernel of an exact GP from few rows, then from more where steps on all rows are too dear."""
+        rules = self.rules
+        most, many = rules.exact_rows.on(self.settings.torch_device.type), builder.n
+        start, history = exact_on_sample(self, builder, rules.exact_sample, seconds, name)
+        if many > most:
+            seconds = max(seconds - history.seconds, 0.1)
+            start, history = exact_on_sample(self, builder, most, seconds, name, (start,))
+        return start, history
 
     def affordable_rows(self, seconds: float) -> int | None:
         """How many rows a step may have that takes so long; None where that is all of them."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import torch
 
-from duogp.fitting.builder import Builder, start_from
+from duogp.fitting.builder import Builder, start_from, take_prior
 from duogp.fitting.race import Candidate, Race, label
 from duogp.inference.row_weights import mean_of_rows
 from duogp.methods import METHODS
@@ -37,8 +37,8 @@ class RowMeans:
     def run(self, found: list[Candidate], end: float) -> list[Candidate]:
         """As many as there is time for until ``end`` (of `time.perf_counter`), the best closed form first."""
         out: list[Candidate] = []
-        for i, closed in enumerate(found):
-            allowed = (end - time.perf_counter()) / (len(found) - i)
+        for closed in found:
+            allowed = end - time.perf_counter()
             if allowed < 0.5:
                 break
             candidate = self._candidate(closed, allowed)
@@ -54,17 +54,19 @@ class RowMeans:
         begun = time.perf_counter()
         device = race.settings.torch_device
         size = race.rules.rows_sample.on(device.type)
-        # A sparse GP that takes all for noise is a bad place to begin: an exact one on few rows may be better.
+        # A sparse GP that takes all for noise is a bad start: that of an exact one on few rows may be better.
         few, _ = exact_on_sample(race, builder, race.rules.exact_sample, 0.1 * seconds, name)
         kernel, history = exact_on_sample(race, builder, size, 0.5 * seconds, name, (few, closed.model))
-        if seconds_of_factor(device, builder.n) > seconds - (time.perf_counter() - begun):
+        # Solved twice: for the rows that are not held out, and for all.
+        if 2 * seconds_of_rows(kernel, builder) > seconds - (time.perf_counter() - begun):
             race.notes.append(f"{name}: not tried, the time was too short")
             return None
+        solving = time.perf_counter()
         model = self._solved(builder, kernel, closed.model, False)
+        race.clock.reserved += time.perf_counter() - solving  # for all rows, at the end
         settings = builder.settings.but(solver="closed-form")
         gp = builder.fitted(model, history, method=METHOD, settings=settings)
         held = race.moments(gp, builder.plan)
-        race.clock.reserved += time.perf_counter() - begun - history.seconds
         race.note(name, history)
 
         def refit() -> GP:
@@ -81,11 +83,13 @@ class RowMeans:
         if with_validation and builder.held_out is not None:
             rows = torch.cat([rows, builder.held_out], 1)
         batch = builder.table.gather(rows)
+        coupled = builder.model(METHODS["svgp"])
+        start_from(closed, coupled)  # its inducing points
+        take_prior(kernel, coupled)
+        settle(coupled, builder.closed_form(coupled, with_validation=with_validation))
         model = builder.model(METHOD, extra=batch.x.unsqueeze(1))
-        start_from(closed, model)  # inducing points
-        start_from(kernel, model)  # kernel, noise and prior mean
+        start_from(coupled, model)
         mean_of_rows(model, batch)
-        settle(model, builder.closed_form(model, with_validation=with_validation))
         return model
 
 
@@ -100,7 +104,7 @@ def exact_on_sample(
     model = builder.model(METHODS["exact"], rows=rows)
     problem = Evidence(model, builder.table, rows)
     if starts:
-        start_from(max(starts, key=lambda start: _evidence(start, model, problem)), model)
+        take_prior(max(starts, key=lambda start: _evidence(start, model, problem)), model)
     training = replace(builder.plan.training, seconds=seconds, follows_clock=False, tolerance=0.01)
     (history,) = train(model, problem, training, slot=race.slot(f"{name} sample of {size}"))
     return model, history
@@ -108,18 +112,21 @@ def exact_on_sample(
 
 def _evidence(start: Model, model: Model, problem: Evidence) -> float:
     """Of the rows of the problem, with the kernel of another model; minus infinity where there is none."""
-    start_from(start, model)
+    take_prior(start, model)
     value = -float(problem.loss().sum())
     return value if math.isfinite(value) else -math.inf
 
 
-def seconds_of_factor(device: torch.device, n: int) -> float:
-    """What the factorisation of n rows will take here, from that of a few."""
-    few = PROBE[device.type]
-    K = torch.eye(few, dtype=torch.float64, device=device)
-    tries = []
-    for _ in range(3):
-        begun = time.perf_counter()
-        torch.linalg.cholesky(K)[0, 0].item()
-        tries.append(time.perf_counter() - begun)
-    return min(tries) * (n / few) ** 3
+@torch.no_grad()
+def seconds_of_rows(kernel: Model, builder: Builder) -> float:
+    """What the weights of all rows will take here, from those of some: kernel values n², a root n³."""
+    few = PROBE[builder.settings.torch_device.type]
+    x = builder.table.gather(builder.rows[:, :few]).x.unsqueeze(-3).double()
+    ratio = builder.n / x.shape[-2]
+    begun = time.perf_counter()
+    K = kernel.basis.kernel(x, x)
+    K.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    K.sum().item()
+    evaluated = time.perf_counter()
+    torch.linalg.cholesky_ex(K)[1].sum().item()
+    return (evaluated - begun) * ratio**2 + (time.perf_counter() - evaluated) * ratio**3

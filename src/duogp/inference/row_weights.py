@@ -20,11 +20,12 @@ from duogp.numerics.factorisation import jittered_root
 def mean_of_rows(model: Model, batch: Batch) -> None:
     """Set a hybrid model's coefficients to the exact posterior mean's; its mean points are the batch's rows.
 
-    q(u) is not touched: `settle` solves for it, given these coefficients.
+    Nothing is left for m, which becomes zero; S is not touched, and its optimum is that of the coupled basis.
     """
     basis = model.basis
     assert isinstance(basis, Hybrid)
     basis.a.copy_(posterior_weights(model, batch))
+    basis.q.mean.zero_()
 
 
 @torch.no_grad()
