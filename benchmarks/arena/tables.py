@@ -163,7 +163,7 @@ def build(entry: Entry, half: str) -> Table:
 
 
 def entries() -> list[Entry]:
-    """Sets of the halves "choice" and "report": of the data folder, of scikit-learn, of packages with data."""
+    """Sets of "choice" and "report": of the data folder, of scikit-learn, of packages with data."""
     from arena.folder import folder_entries
     from arena.packaged import packaged_entries
 
@@ -204,7 +204,7 @@ class Collection:
             }
 
     def names(self, half: str = "all", kind: str | None = None) -> list[str]:
-        """Names in a fixed order, of one half and one kind or of all; "all" halves are without the blind one."""
+        """Names in a fixed order, of one half and one kind; "all": of the halves "choice" and "report"."""
         return [
             name
             for name, head in self.heads.items()
