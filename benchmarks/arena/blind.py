@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -124,11 +125,12 @@ def _file(origin: str, table: str) -> Path:
 
 def candidates() -> list[Candidate]:
     """All candidates, those left out too."""
-    listed = json.loads(LISTED.read_text(encoding="utf-8"))
-    return [
-        Candidate(**{key: tuple(value) if isinstance(value, list) else value for key, value in line.items()})
-        for line in listed
-    ]
+
+    def value(found: Any) -> Any:
+        return tuple(found) if isinstance(found, list) else found
+
+    listed: list[dict[str, Any]] = json.loads(LISTED.read_text(encoding="utf-8"))
+    return [Candidate(**{key: value(found) for key, found in line.items()}) for line in listed]
 
 
 def why_not(candidate: Candidate) -> str:
@@ -154,8 +156,8 @@ def choose(found: Iterable[Candidate]) -> list[Candidate]:
     of_origin: Counter[str] = Counter()
     of_size: Counter[tuple[str, int]] = Counter()
     for candidate in sorted(found, key=lambda one: one.order):
-        place_left = of_size[candidate.kind, candidate.size] < QUOTAS[candidate.kind][candidate.size]
-        if candidate.left_out or not place_left or of_origin[candidate.origin] >= MOST_OF_AN_ORIGIN:
+        room = of_size[candidate.kind, candidate.size] < QUOTAS[candidate.kind][candidate.size]
+        if candidate.left_out or not room or of_origin[candidate.origin] >= MOST_OF_AN_ORIGIN:
             continue
         taken.append(candidate)
         of_origin[candidate.origin] += 1
