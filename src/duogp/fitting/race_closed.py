@@ -24,6 +24,7 @@ from duogp.fitting.stacking import mixture_law
 from duogp.fitting.training_plan import SAMPLE_ROWS
 from duogp.inference.leave_one_out import leave_one_out
 from duogp.means.crossfit import CrossFit, Goal, cross_fit
+from duogp.methods import METHODS
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
 from duogp.posterior.gp import GP
@@ -72,8 +73,8 @@ class ClosedRace(Race):
     def _takes_row_means(self) -> bool:
         """Whether the exact mean of all rows is affordable, and no exact GP has it already."""
         few = self.rules.row_means.on(self.settings.torch_device.type)
-        wanted = not self.small and self.method != "exact" and "num_inducing" not in self.given
-        return wanted and self.n <= few
+        wanted = not self.small and "num_inducing" not in self.given and self.n <= few
+        return wanted and not METHODS[self.method].recipe.points_are_rows
 
     def _closed_forms(self) -> list[Candidate]:
         out = []
