@@ -235,5 +235,5 @@ class ClosedRace(Race):
             ),
             strict=True,
         )
-        shares = np.mean([own.of_members + own.shared * own.mean_weights for own in laws], axis=0)
+        shares = np.mean([own.of_members + own.mean_weights for own in laws], axis=0)
         return Verdict(list(laws), float(np.sum(scores)), shares)

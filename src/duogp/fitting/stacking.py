@@ -31,8 +31,6 @@ TEMPERATURES = np.exp(np.linspace(np.log(0.5), np.log(3.0), 13))
 MEDIAN_OF_SQUARE = 0.4549
 #: δ, how far members are moved to the average of the means.
 SHARED = (0.0, 0.5, 1.0)
-#: Of several δ whose log scores differ by no more than this, the one with the least squared error is taken.
-SLACK = 0.01
 #: Weights below it are dropped.
 LEAST_WEIGHT = 1e-3
 
@@ -52,11 +50,8 @@ def mixture_law(
     for shared in SHARED if len(mean) > 1 else SHARED[:1]:
         centres = (1 - shared) * mean + shared * average
         law, value = _mixture_law(y, centres, variance, g, row_weights)
-        error = np.average((y - law.of_members @ centres) ** 2, weights=row_weights)
-        found.append((value, error, replace(law, mean_weights=mean_weights, shared=shared)))
-    best = max(value for value, *_ in found)
-    near = [entry for entry in found if entry[0] > best - SLACK]
-    value, _, law = min(near, key=lambda entry: entry[1])
+        found.append((value, replace(law, mean_weights=mean_weights, shared=shared)))
+    value, law = max(found, key=lambda entry: entry[0])
     return law, value
 
 

@@ -1,11 +1,13 @@
 """A stack: several fitted GPs as one model, whose predictive density is a mixture of theirs.
 
     numbers     p(y|x) = Σ_k Σ_s w_ks N(y | m_k(x), r_s² c_k(x) v_k(x)),     c_k(x) = exp(a_k + b_k g(x))
-                m_k = (1 − δ) μ_k + δ Σ_j u_j μ_j
+                m_k = (1 − δ) μ_k + δ m,    and the point prediction is m = Σ_j u_j μ_j
     classes     p(c|x) = w_0 π_c + Σ_k w_k p_k(c|x)^{1/T_k} / Z
 
-μ_k, v_k are the moments of member k. A member may be the best judge of variances and not of means: with the
-weights u means are averaged for the squared error, and δ says how far every member is moved there. c_k
+μ_k, v_k are the moments of member k. A member may be the best judge of variances and not of means, so the two
+are weighed apart: with the weights u means are averaged for the squared error, which is the point prediction,
+and with w densities are mixed for the log score; δ says how far every member is moved to m. Variances are
+those around m. c_k
 recalibrates its variance: a_k where it is too sure everywhere, b_k where it is too sure in some places, g(x)
 being the log of how much larger its squared errors are there (trees have learned it from rows that members
 had not seen). The ladder of scales r_s gives the mixture the tails and the peak that the errors have. T_k is
@@ -59,9 +61,13 @@ class MixtureLaw:
         """[K]."""
         return self.weights.sum(1)
 
+    def point(self, mean: Array) -> Array:
+        """m from μ_k [K, n], [n]."""
+        return self.mean_weights @ mean
+
     def centres(self, mean: Array) -> Array:
         """m_k from μ_k, [K, n]."""
-        return (1 - self.shared) * mean + self.shared * (self.mean_weights @ mean)
+        return (1 - self.shared) * mean + self.shared * self.point(mean)
 
     def factor(self, g: Array) -> Array:
         """c_k at rows where the log excess is g [n]: [K, n]."""
@@ -110,7 +116,7 @@ def tempered_probabilities(p: Array, temperature: Array) -> Array:
 
 @dataclass(frozen=True, repr=False)
 class MixturePrediction(Prediction):
-    """Moments of a mixture, and its components: means and standard deviations [J, n(, outputs)].
+    """The point prediction of a mixture and the variance around it, and its components: means and standard deviations [J, n(, outputs)].
 
     ``weights``: [J], or [J, outputs]. Intervals, quantiles and metrics are those of the mixture.
     """
@@ -234,27 +240,29 @@ class Stack(Fitted):
         total = sum((moments[name] for name in moments if name != "mean"), start=np.zeros(1))
         if not isinstance(self.law, list):
             assert isinstance(self.law, np.ndarray)
-            return self._moments_of(moments, [self.law] * moments["mean"].shape[-1], None)
+            point = np.tensordot(self.law, moments["mean"], 1)
+            return self._moments_of(moments, point, [self.law] * moments["mean"].shape[-1], None)
         g = self.log_excess(rows)
         outputs = range(moments["mean"].shape[-1])
         factors = np.stack([self.law[p].mean_factor(g[:, p]) for p in outputs], -1)
         parts = [self.law[p].components(moments["mean"][..., p], total[..., p], g[:, p]) for p in outputs]
+        point = np.stack([self.law[p].point(moments["mean"][..., p]) for p in outputs], -1)
         moments["mean"] = np.stack([self.law[p].centres(moments["mean"][..., p]) for p in outputs], -1)
-        return self._moments_of(moments, [law.of_members for law in self.law], factors, parts)
+        return self._moments_of(moments, point, [law.of_members for law in self.law], factors, parts)
 
     def _moments_of(
         self,
         moments: dict[str, Array],
+        point: Array,
         shares: list[Array],
         factors: Array | None,
         components: list[tuple[Array, Array, Array]] | None = None,
     ) -> Prediction:
         weights = np.stack(shares, -1)[:, None]  # [K, 1, outputs]
-        mean = (weights * moments["mean"]).sum(0)
         scaled = weights if factors is None else weights * factors
         parts = {n: (scaled * v).sum(0) for n, v in moments.items() if n != "mean"}
-        parts["disagreement"] += (weights * (moments["mean"] - mean) ** 2).sum(0)
-        values = {name: self._shape(v) for name, v in {"mean": mean, **parts}.items()}
+        parts["disagreement"] += (weights * (moments["mean"] - point) ** 2).sum(0)
+        values = {name: self._shape(v) for name, v in {"mean": point, **parts}.items()}
         if components is None:
             return Prediction(**values)
         most = max(len(w) for *_, w in components)
@@ -272,7 +280,7 @@ class Stack(Fitted):
         return bounded_excess(self.excess.at(rows[:, self.columns], device)[0])
 
     def predict_mean(self, X: Any) -> Array:
-        """E[y | x] alone."""
+        """The point prediction alone."""
         if self.classes is not None:
             raise ValueError("predict_mean is for numbers: this model knows labels, see predict_proba")
         rows = self._rows(X)
@@ -280,9 +288,7 @@ class Stack(Fitted):
         outputs = means.shape[-1]
         laws = self.law if isinstance(self.law, list) else [self.law] * outputs
         found = [
-            law.of_members @ law.centres(means[..., p])
-            if isinstance(law, MixtureLaw)
-            else law @ means[..., p]
+            law.point(means[..., p]) if isinstance(law, MixtureLaw) else law @ means[..., p]
             for p, law in enumerate(laws)
         ]
         return self._shape(np.stack(found, -1))
@@ -399,7 +405,7 @@ class Stack(Fitted):
             share = law.of_members
             root = np.sqrt(law.mean_factor(g[:, p]))  # [K, n]
             centres = law.centres(means[..., p])
-            away = centres - share @ centres
+            away = centres - law.point(means[..., p])
             scaled = every[:, p] * root[:, :, None] * root[:, None, :]
             out.append(np.tensordot(share, scaled + away[:, :, None] * away[:, None, :], 1))
         return np.stack(out)
