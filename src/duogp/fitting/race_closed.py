@@ -25,7 +25,7 @@ from duogp.fitting.training_plan import SAMPLE_ROWS
 from duogp.inference.leave_one_out import leave_one_out
 from duogp.means.crossfit import CrossFit, Goal, cross_fit
 from duogp.methods import METHODS
-from duogp.methods.settings import Settings
+from duogp.methods.settings import BY_DIMENSION, Settings
 from duogp.models.model import Model
 from duogp.posterior.gp import GP
 from duogp.posterior.stack import EXCESS_BOUNDS, bounded_excess
@@ -50,6 +50,8 @@ class ClosedRace(Race):
         own: dict[str, Any] = {} if exact else self.points(self.rules.closed_points.on(device))
         if settings.steps is None and settings.epochs is None:
             own["epochs"] = self.rules.closed_steps.on(device)
+        if "lengthscale_prior" not in given and isinstance(settings.kernel, str):
+            own["lengthscale_prior"] = BY_DIMENSION  # few rows say nothing about the columns that hardly vary
         self.settings = self.settings.but(**own)
 
     def planned(self) -> list[str]:
