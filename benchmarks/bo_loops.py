@@ -26,7 +26,6 @@ import argparse
 import json
 import math
 import multiprocessing
-import subprocess
 import time
 import traceback
 import warnings
@@ -282,7 +281,11 @@ def _ask(problem: Problem, acquisition: Any, bounds: Tensor) -> Tensor:
 # -- rows ----------------------------------------------------------------------------------------------------
 
 
-def execute(job: tuple[str, str, int, int | None]) -> dict[str, Any]:
+#: Problem, model, seed, and evaluations where they are not the problem's own.
+Job = tuple[str, str, int, int | None]
+
+
+def execute(job: Job) -> dict[str, Any]:
     problem, model, seed, evaluations = job
     row = {
         "problem": problem,
@@ -304,24 +307,28 @@ def read(path: Path) -> list[dict[str, Any]]:
     return list({tuple(row[k] for k in KEY): row for row in rows if "error" not in row}.values())
 
 
-def commit() -> str:
-    found = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    return found.stdout.strip() or "unknown"
+def compute(
+    jobs: list[Job], execute: Callable[[Job], dict[str, Any]], output: Path, workers: int
+) -> list[dict[str, Any]]:
+    """All finished loops, those of the jobs included, whose rows are written as they come."""
+    known = {"device": device_name("cpu"), "versions": versions()}
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(execute, job) for job in jobs]):
+            row = future.result() | known
+            with output.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(*(row[k] for k in KEY), row.get("regret", row.get("error")), flush=True)
+    return read(output)
 
 
-def table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Lines of Markdown: mean regret and standard error, with the paired tests of the default."""
-    models = sorted({row["model"] for row in rows}, key=lambda m: (m != DEFAULT, m != EXACT, m))
-    yield (
-        "| problem (evaluations) | "
-        + " | ".join(models)
-        + " | p against "
-        + EXACT
-        + " | against variational |"
-    )
-    yield "| --- |" + " ---: |" * (len(models) + 2)
+def table(
+    rows: list[dict[str, Any]], ours: str = DEFAULT, against: tuple[str, ...] = (EXACT, VARIATIONAL)
+) -> Iterator[str]:
+    """Lines of Markdown: mean regret and standard error, with paired tests of ours against others."""
+    models = sorted({row["model"] for row in rows}, key=lambda m: (m != ours, m not in against, m))
+    yield f"| problem (evaluations) | {' | '.join([*models, *(f'p against {m}' for m in against)])} |"
+    yield "| --- |" + " ---: |" * (len(models) + len(against))
     known = [*PROBLEMS, *sorted({row["problem"] for row in rows} - PROBLEMS.keys())]
     for problem, evaluations in sorted(
         {(row["problem"], row["evaluations"]) for row in rows},
@@ -330,7 +337,7 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
         own = [row for row in rows if (row["problem"], row["evaluations"]) == (problem, evaluations)]
         regrets = {m: {row["seed"]: row["regret"] for row in own if row["model"] == m} for m in models}
         cells = [_mean(list(regrets[m].values())) for m in models]
-        tests = [_paired(regrets.get(DEFAULT, {}), regrets.get(m, {})) for m in (EXACT, VARIATIONAL)]
+        tests = [_paired(regrets.get(ours, {}), regrets.get(m, {})) for m in against]
         yield f"| {problem} ({evaluations}) | " + " | ".join([*cells, *tests]) + " |"
 
 
@@ -376,15 +383,7 @@ def main() -> None:
             for model in options.models.split()
             if (problem, model, seed, options.evaluations or PROBLEMS[problem]().evaluations) not in done
         ]
-        known = {"commit": commit(), "device": device_name("cpu"), "versions": versions()}
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as pool:
-            for future in as_completed([pool.submit(execute, job) for job in jobs]):
-                row = future.result() | known
-                with options.output.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-                print(*(row[k] for k in KEY), row.get("regret", row.get("error")), flush=True)
-        rows = read(options.output)
+        rows = compute(jobs, execute, options.output, options.workers)
     print("\n".join(table(rows)))
 
 
