@@ -109,11 +109,11 @@ DRAWN = {"svgp-adam", "dcsvgp-0-adam", "dcsvgp-0.1-adam", "svgp", "dcsvgp-1", "e
 #: Modules of duogp_tasks and their classes.
 TASKS = {"rover": "Rover", "lunar": "Lunar", "ranolazine": "RanolazineMPO"}
 EXPERIMENTS = {
-    "rover": Experiment("Rover, 60-d", GAUSSIAN, 5, 2000, 100, 200, 200),
+    "rover": Experiment("Rover, 60-d", GAUSSIAN, 10, 2000, 100, 200, 200),
     "lunar": Experiment(
-        "Lunar lander, 12-d", GAUSSIAN, 5, 500, 25, 50, 200, options={"terrains": 10}, scored={"terrains": 50}
+        "Lunar lander, 12-d", GAUSSIAN, 10, 500, 25, 50, 200, options={"terrains": 10}, scored={"terrains": 50}
     ),
-    "ranolazine": Experiment("Ranolazine MPO, 256-d", DEEP, 5, 1500, 50, 1000, 500),
+    "ranolazine": Experiment("Ranolazine MPO, 256-d", DEEP, 10, 1500, 50, 1000, 500),
 }
 QUICK = {
     "rover": Experiment("Rover, 60-d", GAUSSIAN, 2, 160, 40, 80, 30),
@@ -409,7 +409,7 @@ def main() -> None:
     )
     parser.add_argument("--tasks", default=",".join(EXPERIMENTS))
     parser.add_argument("--contestants", help=f"of {', '.join(CONTESTANTS)}; those of the task by default")
-    parser.add_argument("--runs", type=int, help="of each contestant: 5")
+    parser.add_argument("--runs", type=int, help="of each contestant: 10")
     parser.add_argument("--workers", type=int, default=1, help="runs at the same time")
     parser.add_argument("--threads", type=int, default=1, help="of each worker")
     parser.add_argument("--device", default="cpu", help="of our models")
