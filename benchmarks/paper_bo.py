@@ -111,7 +111,15 @@ TASKS = {"rover": "Rover", "lunar": "Lunar", "ranolazine": "RanolazineMPO"}
 EXPERIMENTS = {
     "rover": Experiment("Rover, 60-d", GAUSSIAN, 10, 2000, 100, 200, 200),
     "lunar": Experiment(
-        "Lunar lander, 12-d", GAUSSIAN, 10, 500, 25, 50, 200, options={"terrains": 10}, scored={"terrains": 50}
+        "Lunar lander, 12-d",
+        GAUSSIAN,
+        10,
+        500,
+        25,
+        50,
+        200,
+        options={"terrains": 10},
+        scored={"terrains": 50},
     ),
     "ranolazine": Experiment("Ranolazine MPO, 256-d", DEEP, 10, 1500, 50, 1000, 500),
 }

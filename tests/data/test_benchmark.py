@@ -45,9 +45,7 @@ def test_columns_of_the_cube_are_scaled_by_it_and_others_by_their_range():
     np.testing.assert_allclose(scaler.shift, [0.5, 0.425, 0.4, 50.0, 0.5])
     np.testing.assert_allclose(scaler.scale, [0.5, 0.025, 0.5, 20.0, 1.0])
     ends = np.array([[0.0, 0.25], [0.0, 0.0], [1.0, 0.5]])
-    np.testing.assert_array_equal(
-        Scaler.cube(ends).scale, [0.5, 0.5]
-    )  # ends and a quarter count
+    np.testing.assert_array_equal(Scaler.cube(ends).scale, [0.5, 0.5])  # ends and a quarter count
 
 
 @settings(max_examples=60, deadline=None)
