@@ -41,7 +41,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import spearmanr
+from scipy.stats import spearmanr, ttest_1samp
 
 from duogp.bench.measure import device_name, versions
 from duogp.bo import Proposal, Result, optimise
@@ -357,12 +357,21 @@ def tables(lines: list[dict[str, Any]]) -> Iterator[str]:
         for name, runs in groups.items():
             coupled = {run["seed"]: run["best"] for run in groups.get(coupled_one(name), [])}
             pairs = [run["best"] - coupled[run["seed"]] for run in runs if run["seed"] in coupled]
-            wins = f"{sum(d > 0 for d in pairs)} of {len(pairs)}" if "dc" in name and pairs else ""
+            wins = paired(pairs) if "dc" in name else ""
             times = [run["seconds"] for run in runs if run["seconds"] is not None]
             took = f"{np.median(times):.0f}" if times else ""
             means = (summary(runs, what) for what in ("best", "score", "ahead"))
             cells = [CONTESTANTS[name].label, str(len(runs)), *means, wins, took]
             yield f"| {' | '.join(cells)} |"
+
+
+def paired(differences: list[float]) -> str:
+    """How many of the differences are positive, their mean, and p of a paired t-test (two-sided)."""
+    if len(differences) < 2:
+        return ""
+    wins = f"{sum(d > 0 for d in differences)} of {len(differences)}"
+    p = float(ttest_1samp(differences, 0.0).pvalue)
+    return f"{wins} ({np.mean(differences):+.2g}, p = {p:.2g})".replace("-", "−")
 
 
 def coupled_one(name: str) -> str:
