@@ -13,8 +13,7 @@ Contestants: "duogp", the default of `DuoGPModel.fit` with `refit` after every e
 fitted anew each time; methods of the registry by their names; "SingleTaskGP" and "SingleTaskVariationalGP" of
 BoTorch, fitted anew, the latter by 200 iterations of L-BFGS.
 
-Every finished loop is a line of the results file and is not computed again; one that fails is a line with its
-error and is tried again.
+Every finished loop is a line of the results file (`bo_rows.py`) and is not computed again.
 
     python benchmarks/bo_loops.py --seeds 5 --workers 16
     python benchmarks/bo_loops.py --table
@@ -24,18 +23,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import multiprocessing
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from botorch.acquisition import LogExpectedImprovement, qLogExpectedImprovement, qLogNoisyExpectedImprovement
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
@@ -50,22 +45,17 @@ from botorch.test_functions import Ackley, Branin, BraninCurrin, Hartmann
 from botorch.utils.multi_objective.hypervolume import Hypervolume
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from gpytorch.mlls import ExactMarginalLogLikelihood, VariationalELBO
-from scipy.stats import ttest_rel
 from torch import Tensor
 
-from duogp.bench.measure import device_name, versions
+from bo_rows import KEY, Job, compute, read, table
 from duogp.bo import DuoGPModel
 
 ROOT = Path(__file__).parent
 RESULTS = ROOT / "results" / "bo_loops.jsonl"
-#: What makes two loops the same.
-KEY = ("problem", "model", "seed", "evaluations")
 DEFAULT, EXACT, VARIATIONAL = "duogp", "SingleTaskGP", "SingleTaskVariationalGP"
 RESTARTS, RAW_SAMPLES = 4, 128
 #: Of L-BFGS for the variational model, about 2 s a fit; to the end a fit of 12 to 40 rows took 10 to 76 s.
 ITERATIONS = 200
-#: Added before logarithms of regrets are compared: below it a loop has found the optimum.
-FOUND = 1e-3
 
 
 # -- problems ------------------------------------------------------------------------------------------------
@@ -285,10 +275,6 @@ def _ask(problem: Problem, acquisition: Any, bounds: Tensor) -> Tensor:
 # -- rows ----------------------------------------------------------------------------------------------------
 
 
-#: Problem, model, seed, and evaluations where they are not the problem's own.
-Job = tuple[str, str, int, int | None]
-
-
 def execute(job: Job) -> dict[str, Any]:
     problem, model, seed, evaluations = job
     row = {
@@ -301,66 +287,6 @@ def execute(job: Job) -> dict[str, Any]:
         return row | run(*job)
     except Exception as error:
         return row | {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """Finished loops; of two with one key the later."""
-    if not path.exists():
-        return []
-    rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    return list({tuple(row[k] for k in KEY): row for row in rows if "error" not in row}.values())
-
-
-def compute(
-    jobs: list[Job], execute: Callable[[Job], dict[str, Any]], output: Path, workers: int
-) -> list[dict[str, Any]]:
-    """All finished loops, those of the jobs included, whose rows are written as they come."""
-    known = {"device": device_name("cpu"), "versions": versions()}
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(execute, job) for job in jobs]):
-            row = future.result() | known
-            with output.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(*(row[k] for k in KEY), row.get("regret", row.get("error")), flush=True)
-    return read(output)
-
-
-def table(
-    rows: list[dict[str, Any]], ours: str = DEFAULT, against: tuple[str, ...] = (EXACT, VARIATIONAL)
-) -> Iterator[str]:
-    """Lines of Markdown: mean regret and standard error, with paired tests of ours against others."""
-    models = sorted({row["model"] for row in rows}, key=lambda m: (m != ours, m not in against, m))
-    yield f"| problem (evaluations) | {' | '.join([*models, *(f'p against {m}' for m in against)])} |"
-    yield "| --- |" + " ---: |" * (len(models) + len(against))
-    known = [*PROBLEMS, *sorted({row["problem"] for row in rows} - PROBLEMS.keys())]
-    for problem, evaluations in sorted(
-        {(row["problem"], row["evaluations"]) for row in rows},
-        key=lambda pair: (known.index(pair[0]), pair[1]),
-    ):
-        own = [row for row in rows if (row["problem"], row["evaluations"]) == (problem, evaluations)]
-        regrets = {m: {row["seed"]: row["regret"] for row in own if row["model"] == m} for m in models}
-        cells = [_mean(list(regrets[m].values())) for m in models]
-        tests = [_paired(regrets.get(ours, {}), regrets.get(m, {})) for m in against]
-        yield f"| {problem} ({evaluations}) | " + " | ".join([*cells, *tests]) + " |"
-
-
-def _mean(values: list[float]) -> str:
-    if not values:
-        return ""
-    error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return f"{np.mean(values):.3g} ± {error:.2g} ({len(values)})"
-
-
-def _paired(ours: dict[int, float], theirs: dict[int, float]) -> str:
-    """Two-sided p of a paired t test of log regrets, with the direction."""
-    seeds = sorted(ours.keys() & theirs.keys())
-    if len(seeds) < 2:
-        return ""
-    a, b = (np.log10(np.maximum([r[s] for s in seeds], 0.0) + FOUND) for r in (ours, theirs))
-    if np.allclose(a, b):
-        return "equal"
-    return f"{ttest_rel(a, b).pvalue:.2g} ({'better' if a.mean() < b.mean() else 'worse'})"
 
 
 def main() -> None:
@@ -388,7 +314,7 @@ def main() -> None:
             if (problem, model, seed, options.evaluations or PROBLEMS[problem]().evaluations) not in done
         ]
         rows = compute(jobs, execute, options.output, options.workers)
-    print("\n".join(table(rows)))
+    print(table(rows, DEFAULT, (EXACT, VARIATIONAL)))
 
 
 if __name__ == "__main__":

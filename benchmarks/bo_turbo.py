@@ -35,7 +35,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from bo_loops import KEY, Job, compute, read, table
+from bo_rows import KEY, Job, compute, read, table
 from duogp.bo import optimise
 from duogp.bo.tasks import make
 
@@ -189,7 +189,7 @@ def main() -> None:
             if (problem, model, seed, options.evaluations or PROBLEMS[problem].evaluations) not in done
         ]
         rows = compute(jobs, execute, options.output, options.workers)
-    print("\n".join(table(rows, OURS, (TUTORIAL,))))
+    print(table(rows, OURS, (TUTORIAL,)))
 
 
 if __name__ == "__main__":

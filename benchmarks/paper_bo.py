@@ -355,9 +355,7 @@ def tables(lines: list[dict[str, Any]]) -> Iterator[str]:
         yield f"| {' | '.join(head)} |"
         yield f"|{' --- |' * len(head)}"
         for name, runs in groups.items():
-            coupled = {run["seed"]: run["best"] for run in groups.get(coupled_one(name), [])}
-            pairs = [run["best"] - coupled[run["seed"]] for run in runs if run["seed"] in coupled]
-            wins = paired(pairs) if "dc" in name else ""
+            wins = against_coupled(groups, name) if "dc" in name else ""
             times = [run["seconds"] for run in runs if run["seconds"] is not None]
             took = f"{np.median(times):.0f}" if times else ""
             means = (summary(runs, what) for what in ("best", "score", "ahead"))
@@ -365,8 +363,12 @@ def tables(lines: list[dict[str, Any]]) -> Iterator[str]:
             yield f"| {' | '.join(cells)} |"
 
 
-def paired(differences: list[float]) -> str:
-    """How many of the differences are positive, their mean, and p of a paired t-test (two-sided)."""
+def against_coupled(groups: dict[str, list[dict[str, Any]]], name: str) -> str:
+    """Runs that are better than the coupled model's from the same points, the mean difference, p (t-test)."""
+    coupled = {run["seed"]: run["best"] for run in groups.get(coupled_one(name), [])}
+    differences = [
+        run["best"] - coupled[run["seed"]] for run in groups.get(name, []) if run["seed"] in coupled
+    ]
     if len(differences) < 2:
         return ""
     wins = f"{sum(d > 0 for d in differences)} of {len(differences)}"
@@ -400,7 +402,7 @@ def figure(lines: list[dict[str, Any]], path: Path) -> None:
     tasks = [task for task in EXPERIMENTS if of_task(lines, task)]
     if not tasks:
         raise SystemExit("there are no results to draw")
-    drawing = Figure(figsize=(4.4 * len(tasks), 3.6), layout="constrained")
+    drawing = Figure(figsize=(4.8 * len(tasks), 4.6), layout="constrained")
     FigureCanvasAgg(drawing)
     for ax, task in zip(np.atleast_1d(drawing.subplots(1, len(tasks))), tasks, strict=True):
         groups = of_task(lines, task)
@@ -411,10 +413,13 @@ def figure(lines: list[dict[str, Any]], path: Path) -> None:
         }
         comparison_plot(curves, ax, title=EXPERIMENTS[task].title)
         first = min(run["initial"] for runs in groups.values() for run in runs)
-        ax.set_xlim(first, None)  # before it all points are random
+        ax.set_xlim(first, EXPERIMENTS[task].evaluations)  # before it all points are random
         means = [mean_and_error(several)[0][first - 1 :] for several in curves.values()]
         low, high = min(m.min() for m in means), max(m.max() for m in means)
         ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+        if (inside := ax.get_legend()) is not None:
+            inside.remove()  # it would cover curves
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False, fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     drawing.savefig(path, dpi=130)
     print(f"wrote {path}")
