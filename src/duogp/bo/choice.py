@@ -8,7 +8,6 @@ a few dozen rows leave the evidence of twenty lengthscales nearly flat.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -104,8 +103,8 @@ def mixed_kernel(dims: int, categorical: Sequence[int]) -> Kernel:
 
     def of_numbers() -> Kernel:
         prior = lengthscale_prior(Settings.of(SETTINGS), len(numbers))
-        start = 0.5 * math.sqrt(len(numbers))
-        return ActiveDims(Matern52(len(numbers), lengthscale=start, prior=prior), numbers)
+        assert prior is not None and prior.mode is not None
+        return ActiveDims(Matern52(len(numbers), lengthscale=prior.mode, prior=prior), numbers)
 
     if not numbers:
         return Scale(of_codes())
