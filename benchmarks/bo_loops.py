@@ -11,10 +11,9 @@ All models of a seed start from the same points and are asked by the same acquis
 restarts. Regret is that of the best evaluation, of noisy ones that of the point whose posterior mean is best.
 Contestants: "duogp", the default of `DuoGPModel.fit` with `refit` after every evaluation; "anew", the same
 fitted anew each time; methods of the registry by their names; "SingleTaskGP" and "SingleTaskVariationalGP" of
-BoTorch, fitted anew.
+BoTorch, fitted anew, the latter by 200 iterations of L-BFGS.
 
-Every finished loop is a line of the results file and is not computed again; one that fails is a line with its
-error and is tried again.
+Every finished loop is a line of the results file (`bo_rows.py`) and is not computed again.
 
     python benchmarks/bo_loops.py --seeds 5 --workers 16
     python benchmarks/bo_loops.py --table
@@ -24,19 +23,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import multiprocessing
-import subprocess
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from botorch.acquisition import LogExpectedImprovement, qLogExpectedImprovement, qLogNoisyExpectedImprovement
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
@@ -46,24 +40,22 @@ from botorch.models import ModelListGP, SingleTaskGP, SingleTaskVariationalGP
 from botorch.models.model import Model
 from botorch.models.transforms import Standardize
 from botorch.optim import optimize_acqf, optimize_acqf_mixed
+from botorch.optim.fit import fit_gpytorch_mll_scipy
 from botorch.test_functions import Ackley, Branin, BraninCurrin, Hartmann
 from botorch.utils.multi_objective.hypervolume import Hypervolume
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from gpytorch.mlls import ExactMarginalLogLikelihood, VariationalELBO
-from scipy.stats import ttest_rel
 from torch import Tensor
 
-from duogp.bench.measure import device_name, versions
+from bo_rows import KEY, Job, compute, read, table
 from duogp.bo import DuoGPModel
 
 ROOT = Path(__file__).parent
 RESULTS = ROOT / "results" / "bo_loops.jsonl"
-#: What makes two loops the same.
-KEY = ("problem", "model", "seed", "evaluations")
 DEFAULT, EXACT, VARIATIONAL = "duogp", "SingleTaskGP", "SingleTaskVariationalGP"
-RESTARTS, RAW_SAMPLES, SAMPLES = 4, 128, 64
-#: Added before logarithms of regrets are compared: below it a loop has found the optimum.
-FOUND = 1e-3
+RESTARTS, RAW_SAMPLES = 4, 128
+#: Of L-BFGS for the variational model, about 2 s a fit; to the end a fit of 12 to 40 rows took 10 to 76 s.
+ITERATIONS = 200
 
 
 # -- problems ------------------------------------------------------------------------------------------------
@@ -235,8 +227,9 @@ def learn(name: str, X: Tensor, Y: Tensor, before: Any) -> Model:
 
 def _variational(X: Tensor, y: Tensor) -> Model:
     model = SingleTaskVariationalGP(X, y, inducing_points=len(X), outcome_transform=Standardize(1))
-    fit_gpytorch_mll(VariationalELBO(model.likelihood, model.model, num_data=len(X)))
-    return model
+    bound = VariationalELBO(model.likelihood, model.model, num_data=len(X)).train()
+    fit_gpytorch_mll_scipy(bound, options={"maxiter": ITERATIONS})
+    return model.eval()
 
 
 def run(problem_name: str, model_name: str, seed: int, evaluations: int | None) -> dict[str, Any]:
@@ -282,7 +275,7 @@ def _ask(problem: Problem, acquisition: Any, bounds: Tensor) -> Tensor:
 # -- rows ----------------------------------------------------------------------------------------------------
 
 
-def execute(job: tuple[str, str, int, int | None]) -> dict[str, Any]:
+def execute(job: Job) -> dict[str, Any]:
     problem, model, seed, evaluations = job
     row = {
         "problem": problem,
@@ -294,62 +287,6 @@ def execute(job: tuple[str, str, int, int | None]) -> dict[str, Any]:
         return row | run(*job)
     except Exception as error:
         return row | {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """Finished loops; of two with one key the later."""
-    if not path.exists():
-        return []
-    rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    return list({tuple(row[k] for k in KEY): row for row in rows if "error" not in row}.values())
-
-
-def commit() -> str:
-    found = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    return found.stdout.strip() or "unknown"
-
-
-def table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Lines of Markdown: mean regret and standard error, with the paired tests of the default."""
-    models = sorted({row["model"] for row in rows}, key=lambda m: (m != DEFAULT, m != EXACT, m))
-    yield (
-        "| problem (evaluations) | "
-        + " | ".join(models)
-        + " | p against "
-        + EXACT
-        + " | against variational |"
-    )
-    yield "| --- |" + " ---: |" * (len(models) + 2)
-    known = [*PROBLEMS, *sorted({row["problem"] for row in rows} - PROBLEMS.keys())]
-    for problem, evaluations in sorted(
-        {(row["problem"], row["evaluations"]) for row in rows},
-        key=lambda pair: (known.index(pair[0]), pair[1]),
-    ):
-        own = [row for row in rows if (row["problem"], row["evaluations"]) == (problem, evaluations)]
-        regrets = {m: {row["seed"]: row["regret"] for row in own if row["model"] == m} for m in models}
-        cells = [_mean(list(regrets[m].values())) for m in models]
-        tests = [_paired(regrets.get(DEFAULT, {}), regrets.get(m, {})) for m in (EXACT, VARIATIONAL)]
-        yield f"| {problem} ({evaluations}) | " + " | ".join([*cells, *tests]) + " |"
-
-
-def _mean(values: list[float]) -> str:
-    if not values:
-        return ""
-    error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return f"{np.mean(values):.3g} ± {error:.2g} ({len(values)})"
-
-
-def _paired(ours: dict[int, float], theirs: dict[int, float]) -> str:
-    """Two-sided p of a paired t test of log regrets, with the direction."""
-    seeds = sorted(ours.keys() & theirs.keys())
-    if len(seeds) < 2:
-        return ""
-    a, b = (np.log10(np.maximum([r[s] for s in seeds], 0.0) + FOUND) for r in (ours, theirs))
-    if np.allclose(a, b):
-        return "equal"
-    return f"{ttest_rel(a, b).pvalue:.2g} ({'better' if a.mean() < b.mean() else 'worse'})"
 
 
 def main() -> None:
@@ -376,16 +313,8 @@ def main() -> None:
             for model in options.models.split()
             if (problem, model, seed, options.evaluations or PROBLEMS[problem]().evaluations) not in done
         ]
-        known = {"commit": commit(), "device": device_name("cpu"), "versions": versions()}
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as pool:
-            for future in as_completed([pool.submit(execute, job) for job in jobs]):
-                row = future.result() | known
-                with options.output.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-                print(*(row[k] for k in KEY), row.get("regret", row.get("error")), flush=True)
-        rows = read(options.output)
-    print("\n".join(table(rows)))
+        rows = compute(jobs, execute, options.output, options.workers)
+    print(table(rows, DEFAULT, (EXACT, VARIATIONAL)))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import spearmanr
+from scipy.stats import spearmanr, ttest_1samp
 
 from duogp.bench.measure import device_name, versions
 from duogp.bo import Proposal, Result, optimise
@@ -109,11 +109,19 @@ DRAWN = {"svgp-adam", "dcsvgp-0-adam", "dcsvgp-0.1-adam", "svgp", "dcsvgp-1", "e
 #: Modules of duogp_tasks and their classes.
 TASKS = {"rover": "Rover", "lunar": "Lunar", "ranolazine": "RanolazineMPO"}
 EXPERIMENTS = {
-    "rover": Experiment("Rover, 60-d", GAUSSIAN, 5, 2000, 100, 200, 200),
+    "rover": Experiment("Rover, 60-d", GAUSSIAN, 10, 2000, 100, 200, 200),
     "lunar": Experiment(
-        "Lunar lander, 12-d", GAUSSIAN, 5, 500, 25, 50, 200, options={"terrains": 10}, scored={"terrains": 50}
+        "Lunar lander, 12-d",
+        GAUSSIAN,
+        10,
+        500,
+        25,
+        50,
+        200,
+        options={"terrains": 10},
+        scored={"terrains": 50},
     ),
-    "ranolazine": Experiment("Ranolazine MPO, 256-d", DEEP, 5, 1500, 50, 1000, 500),
+    "ranolazine": Experiment("Ranolazine MPO, 256-d", DEEP, 10, 1500, 50, 1000, 500),
 }
 QUICK = {
     "rover": Experiment("Rover, 60-d", GAUSSIAN, 2, 160, 40, 80, 30),
@@ -347,14 +355,25 @@ def tables(lines: list[dict[str, Any]]) -> Iterator[str]:
         yield f"| {' | '.join(head)} |"
         yield f"|{' --- |' * len(head)}"
         for name, runs in groups.items():
-            coupled = {run["seed"]: run["best"] for run in groups.get(coupled_one(name), [])}
-            pairs = [run["best"] - coupled[run["seed"]] for run in runs if run["seed"] in coupled]
-            wins = f"{sum(d > 0 for d in pairs)} of {len(pairs)}" if "dc" in name and pairs else ""
+            wins = against_coupled(groups, name) if "dc" in name else ""
             times = [run["seconds"] for run in runs if run["seconds"] is not None]
             took = f"{np.median(times):.0f}" if times else ""
             means = (summary(runs, what) for what in ("best", "score", "ahead"))
             cells = [CONTESTANTS[name].label, str(len(runs)), *means, wins, took]
             yield f"| {' | '.join(cells)} |"
+
+
+def against_coupled(groups: dict[str, list[dict[str, Any]]], name: str) -> str:
+    """Runs that are better than the coupled model's from the same points, the mean difference, p (t-test)."""
+    coupled = {run["seed"]: run["best"] for run in groups.get(coupled_one(name), [])}
+    differences = [
+        run["best"] - coupled[run["seed"]] for run in groups.get(name, []) if run["seed"] in coupled
+    ]
+    if len(differences) < 2:
+        return ""
+    wins = f"{sum(d > 0 for d in differences)} of {len(differences)}"
+    p = float(ttest_1samp(differences, 0.0).pvalue)
+    return f"{wins} ({np.mean(differences):+.2g}, p = {p:.2g})".replace("-", "−")
 
 
 def coupled_one(name: str) -> str:
@@ -383,7 +402,7 @@ def figure(lines: list[dict[str, Any]], path: Path) -> None:
     tasks = [task for task in EXPERIMENTS if of_task(lines, task)]
     if not tasks:
         raise SystemExit("there are no results to draw")
-    drawing = Figure(figsize=(4.4 * len(tasks), 3.6), layout="constrained")
+    drawing = Figure(figsize=(4.8 * len(tasks), 4.6), layout="constrained")
     FigureCanvasAgg(drawing)
     for ax, task in zip(np.atleast_1d(drawing.subplots(1, len(tasks))), tasks, strict=True):
         groups = of_task(lines, task)
@@ -394,10 +413,13 @@ def figure(lines: list[dict[str, Any]], path: Path) -> None:
         }
         comparison_plot(curves, ax, title=EXPERIMENTS[task].title)
         first = min(run["initial"] for runs in groups.values() for run in runs)
-        ax.set_xlim(first, None)  # before it all points are random
+        ax.set_xlim(first, EXPERIMENTS[task].evaluations)  # before it all points are random
         means = [mean_and_error(several)[0][first - 1 :] for several in curves.values()]
         low, high = min(m.min() for m in means), max(m.max() for m in means)
         ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+        if (inside := ax.get_legend()) is not None:
+            inside.remove()  # it would cover curves
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False, fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     drawing.savefig(path, dpi=130)
     print(f"wrote {path}")
@@ -409,7 +431,7 @@ def main() -> None:
     )
     parser.add_argument("--tasks", default=",".join(EXPERIMENTS))
     parser.add_argument("--contestants", help=f"of {', '.join(CONTESTANTS)}; those of the task by default")
-    parser.add_argument("--runs", type=int, help="of each contestant: 5")
+    parser.add_argument("--runs", type=int, help="of each contestant: 10")
     parser.add_argument("--workers", type=int, default=1, help="runs at the same time")
     parser.add_argument("--threads", type=int, default=1, help="of each worker")
     parser.add_argument("--device", default="cpu", help="of our models")

@@ -13,7 +13,7 @@ import importlib.util
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -387,6 +387,39 @@ def optimisation() -> str:
     return "\n\n".join([*blocks, "Means and standard errors over runs."])
 
 
+def decoupling() -> str:
+    """What decoupling changes in paper_bo.py, run by run."""
+    _find_benchmarks()
+    import paper_bo
+
+    lines = paper_bo.stored(ROOT / "benchmarks" / "results" / "paper_bo.jsonl")
+    groups = {task: paper_bo.of_task(lines, task) for task in paper_bo.EXPERIMENTS}
+    names = [name for name in paper_bo.CONTESTANTS if "dc" in name]
+    rows = [
+        [
+            paper_bo.CONTESTANTS[name].label,
+            paper_bo.CONTESTANTS[paper_bo.coupled_one(name)].label,
+            *(paper_bo.against_coupled(groups[task], name) for task in groups),
+        ]
+        for name in names
+    ]
+    head = ["decoupled", "coupled", *(paper_bo.EXPERIMENTS[task].title for task in groups)]
+    return markdown(head, [row for row in rows if any(row[2:])])
+
+
+def loops(name: str, ours: str, against: Mapping[str, str]) -> Callable[[], str]:
+    """Regrets of loops at equal evaluations (benchmarks/bo_loops.py, bo_turbo.py), with paired tests."""
+
+    def tables() -> str:
+        _find_benchmarks()
+        from bo_rows import read, table
+
+        rows = read(ROOT / "benchmarks" / "results" / f"{name}.jsonl")
+        return table(rows, "duogp", list(against), {"duogp": ours, **against})
+
+    return tables
+
+
 def molecules() -> str:
     """Rank correlations and R² of exact GPs of molecules (benchmarks/molecule_features.py), by features."""
     path = ROOT / "benchmarks" / "results" / "molecule_features.jsonl"
@@ -432,7 +465,17 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "benchmark:boosting": boosting,
         "benchmark:online": online_tables,
     },
-    OPTIMISATION: {"benchmark:bo": optimisation, "benchmark:molecules": molecules},
+    OPTIMISATION: {
+        "benchmark:loops": loops(
+            "bo_loops",
+            "`DuoGPModel.fit`",
+            {n: f"`{n}`" for n in ("SingleTaskGP", "SingleTaskVariationalGP")},
+        ),
+        "benchmark:turbo": loops("bo_turbo", "ours", {"tutorial": "BoTorch's tutorial"}),
+        "benchmark:bo": optimisation,
+        "benchmark:decoupling": decoupling,
+        "benchmark:molecules": molecules,
+    },
 }
 
 

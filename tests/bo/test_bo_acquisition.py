@@ -34,16 +34,6 @@ from duogp.bo import DuoGPModel
 from helpers.botorch_models import fitted
 
 
-@pytest.fixture(scope="module")
-def model() -> DuoGPModel:
-    return fitted()
-
-
-@pytest.fixture(scope="module")
-def double() -> DuoGPModel:
-    return fitted("svgp", outputs=2)
-
-
 def value(X: torch.Tensor) -> torch.Tensor:
     """Two hills of different height; the better one at (0.7, 0.3)."""
     high = torch.exp(-20 * (X - torch.tensor([0.7, 0.3], dtype=X.dtype)).square().sum(-1, keepdim=True))

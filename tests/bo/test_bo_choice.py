@@ -11,6 +11,7 @@ import torch
 import duogp
 from duogp.bo import GPSurrogate, choice, optimise
 from duogp.bo.choice import choose_method, default_settings, exact_is_affordable, mixed_kernel
+from duogp.bo.refit import untrained
 from duogp.fitting.factories import lengthscale_prior
 from duogp.kernels import RBF, Stationary
 from duogp.methods.settings import Settings
@@ -96,7 +97,9 @@ def test_turbos_default_begins_exact_and_goes_on_sparse(monkeypatch):
 # -- priors --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("standardize", "unit"), [(True, math.sqrt(12)), ("minmax", 2.0), (False, 1.0)])
+@pytest.mark.parametrize(
+    ("standardize", "unit"), [(True, math.sqrt(12)), ("minmax", 2.0), ("cube", 2.0), (False, 1.0)]
+)
 def test_lengthscales_are_expected_to_grow_with_the_dimension(standardize, unit):
     prior = lengthscale_prior(Settings(lengthscale_prior="dimension", standardize=standardize), 9)
     assert isinstance(prior, LogNormalPrior)
@@ -105,6 +108,26 @@ def test_lengthscales_are_expected_to_grow_with_the_dimension(standardize, unit)
     own = GammaPrior(3.0, 6.0)
     assert lengthscale_prior(Settings(lengthscale_prior=own), 9) is own
     assert lengthscale_prior(Settings(), 9) is None
+
+
+def test_training_starts_at_the_modes_of_priors():
+    X, y = rows(20)
+    gp = untrained(X, y, "exact", **default_settings({}))
+    prior = LogNormalPrior(math.sqrt(2) + 0.5 * math.log(3), math.sqrt(3))
+    assert _lengthscales(gp.model) / 2 == pytest.approx(prior.mode)  # the cube is [−1, 1] to the model
+    assert gp.model.likelihood.noise().item() == pytest.approx(math.exp(-5))
+    own = untrained(X, y, "exact", lengthscale_prior=GammaPrior(3.0, 6.0))
+    assert _lengthscales(own.model).tolist() == pytest.approx(3 * [2 / 6])
+    assert GammaPrior(1.0, 6.0).mode is None  # at the edge: the start is that without a prior
+    edge = untrained(X, y, "exact", lengthscale_prior=GammaPrior(1.0, 6.0))
+    free = untrained(X, y, "exact")
+    np.testing.assert_array_equal(_lengthscales(edge.model), _lengthscales(free.model))
+
+
+@pytest.mark.parametrize("prior", [LogNormalPrior(-1.0, 0.7), GammaPrior(3.0, 6.0)])
+def test_the_mode_of_a_prior_is_where_its_density_is_largest(prior):
+    grid = torch.linspace(1e-3, 3, 30_000, dtype=torch.float64)
+    assert prior.mode == pytest.approx(float(grid[prior(grid).argmax()]), abs=2e-4)
 
 
 @pytest.mark.parametrize("method", ["exact", "svgp", "dcsvgp"])
@@ -132,7 +155,7 @@ def test_training_minds_the_priors(method):
 
 def _lengthscales(model: Model) -> torch.Tensor:
     kernels = [part for part in model.basis.kernel.modules() if isinstance(part, Stationary)]
-    return kernels[0].lengthscale().detach()
+    return kernels[0].lengthscale().detach().flatten()
 
 
 def test_a_model_with_priors_is_saved(tmp_path):

@@ -16,16 +16,6 @@ from duogp.bo.processes import Conditioned
 from helpers.botorch_models import data, fitted
 
 
-@pytest.fixture(scope="module")
-def model() -> DuoGPModel:
-    return fitted()
-
-
-@pytest.fixture(scope="module")
-def double() -> DuoGPModel:
-    return fitted("svgp", outputs=2)
-
-
 def test_conditioning_is_that_of_the_exact_gp():
     """The exact GP with fixed hyperparameters, told some rows later, is the GP told all of them."""
     X, Y = data(40)

@@ -15,7 +15,7 @@ from botorch.acquisition.analytic import LogNoisyExpectedImprovement
 from botorch.cross_validation import batch_cross_validation, gen_loo_cv_folds
 from botorch.exceptions.errors import UnsupportedError
 from botorch.fit import fit_gpytorch_mll
-from botorch.models import ModelListGP
+from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize, Warp
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
@@ -42,6 +42,36 @@ def same_posterior(a: DuoGPModel, b: DuoGPModel, tolerance: float = 1e-9) -> Non
 
 
 # -- construction and training -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_at_equal_hyperparameters_the_default_is_single_task_gp(outputs):
+    """Loops of the two differ by where hyperparameters end, by nothing else."""
+    X, Y = data(25, outputs)
+    ours, theirs = DuoGPModel.fit(X, Y), SingleTaskGP(X, Y)
+    core, scale = ours.gp.model, torch.as_tensor(ours.gp.x_scaler.scale)
+    mean = theirs.mean_module.constant
+    with torch.no_grad():
+        lengths = core.basis.kernel.lengthscale() * scale
+        theirs.covar_module.lengthscale = lengths.reshape(theirs.covar_module.lengthscale.shape)
+        theirs.likelihood.noise = core.likelihood.noise().reshape(theirs.likelihood.noise.shape)
+        mean.copy_(core.mean.constant.reshape(mean.shape))
+    one, other = ours.posterior(at(2, 5)), theirs.eval().posterior(at(2, 5))
+    torch.testing.assert_close(one.mean, other.mean, rtol=0, atol=1e-8)
+    torch.testing.assert_close(
+        one.distribution.covariance_matrix, other.distribution.covariance_matrix, rtol=0, atol=1e-8
+    )
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_the_default_is_the_model_of_single_task_gp_on_the_cube(outputs):
+    """The same kernel, priors and scales, and the same optimum of the hyperparameters."""
+    X, Y = data(25, outputs)
+    theirs = SingleTaskGP(X, Y)
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(theirs.likelihood, theirs))
+    one, other = DuoGPModel.fit(X, Y).posterior(at(50)), theirs.posterior(at(50))
+    torch.testing.assert_close(one.mean, other.mean, rtol=0, atol=5e-3)
+    torch.testing.assert_close(one.variance.sqrt(), other.variance.sqrt(), rtol=0.02, atol=1e-3)
 
 
 def test_it_is_built_from_data_and_trained_by_fit_gpytorch_mll():

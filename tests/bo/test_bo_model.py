@@ -24,16 +24,6 @@ METHODS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def model() -> DuoGPModel:
-    return fitted()
-
-
-@pytest.fixture(scope="module")
-def double() -> DuoGPModel:
-    return fitted("svgp", outputs=2)
-
-
 # -- the posterior -------------------------------------------------------------------------------------------
 
 

@@ -10,18 +10,8 @@ pytest.importorskip("botorch")
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.sampling.pathwise import draw_matheron_paths, get_matheron_path_model
 
-from duogp.bo import DuoGPModel, thompson
+from duogp.bo import thompson
 from helpers.botorch_models import fitted
-
-
-@pytest.fixture(scope="module")
-def model() -> DuoGPModel:
-    return fitted()
-
-
-@pytest.fixture(scope="module")
-def double() -> DuoGPModel:
-    return fitted("svgp", outputs=2)
 
 
 @pytest.mark.parametrize("method", ["dcsvgp", "exact"])

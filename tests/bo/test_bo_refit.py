@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("botorch")
 
 from duogp.bo import DuoGPModel, botorch_model, choice
-from duogp.bo.refit import refit, too_large
+from duogp.bo.refit import first_fit, refit, too_large
 from helpers.botorch_models import QUICK, data
 
 
@@ -28,6 +28,13 @@ def test_a_refit_goes_on_from_where_the_model_is(method):
     before = (model.posterior(X).mean - Y).square().mean().sqrt()
     assert error < before + 0.05
     assert again.refit(X, Y, steps=5).posterior(X[:3]).mean.shape == (3, 1)
+
+
+def test_a_cross_fitted_mean_is_not_refitted():
+    X, Y = (t.numpy() for t in data(40))
+    gp = first_fit(X, Y[:, 0], "svgp", mean="trees", num_inducing=8, steps=2)
+    with pytest.raises(ValueError, match="cross-fitted mean belongs to the rows of its fit"):
+        refit(gp, X, Y[:, 0])
 
 
 @pytest.mark.parametrize("method", ["svgp", "ppgpr", "dcppgpr"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import textwrap
@@ -292,6 +294,29 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(tmp_path, method, regi
     task = Bowl(3)
     again = optimise(task, method, folder=tmp_path / "run", **options)  # there is nothing left to do
     assert task.calls == 0 and len(again) == 28
+
+
+def test_a_full_disk_loses_the_batch_that_met_it_and_no_other(tmp_path, monkeypatch):
+    options = {"evaluations": 12, "batch_size": 4, "initial": 4, "plot": False}
+    whole = optimise(Bowl(3), "random", **options)
+
+    def no_space(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fill_the_disk(proposal: Proposal, values: np.ndarray) -> None:
+        monkeypatch.setattr(os, "fsync", no_space)
+
+    task = Bowl(3)
+    with pytest.raises(OSError, match=r"No space left.*told before is safe.*start the run again"):
+        optimise(task, "random", folder=tmp_path / "run", callback=fill_the_disk, **options)
+    monkeypatch.undo()
+    lines = (tmp_path / "run" / EVALUATIONS).read_bytes()
+    assert task.calls == 2
+    assert lines.count(b"\n") == 5 and lines.endswith(b"\n")  # the header and the first batch
+    task = Bowl(3)
+    resumed = optimise(task, "random", folder=tmp_path / "run", **options)
+    assert task.calls == 2  # the first batch is not evaluated again
+    np.testing.assert_array_equal(resumed.X, whole.X)
 
 
 @pytest.mark.slow

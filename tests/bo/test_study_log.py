@@ -50,6 +50,27 @@ def test_a_study_is_gone_on_with(tmp_path):
         assert len(opened) == 6 and opened.best.values == {"value": -1.0}
 
 
+def test_results_that_come_after_a_stop_and_out_of_order(tmp_path):
+    with study_in(tmp_path / "run") as first:
+        trials = first.ask(4)
+        first.tell(trials[2], 2.0)
+        first.fail(trials[3], "no answer")
+    with study_in(tmp_path / "run") as again:
+        assert [t.number for t in again.pending] == [0, 1]
+        new = again.ask(2)
+        again.tell(new[1], 5.0)
+        again.tell(again.trials[3], 3.0)  # after it had been given up
+        again.tell(again.pending[1], 1.0)
+    with study_in(tmp_path / "run") as last:
+        assert [t.number for t in last.pending] == [0, 4]
+        last.tell(last.pending[0], 0.0)
+        assert [t.values and t.values["value"] for t in last.trials] == [0.0, 1.0, 2.0, 3.0, None, 5.0]
+        asked = [tuple(t.point.values()) for t in last.trials]
+        assert len(set(asked)) == 6  # nothing was proposed twice
+    told = [e["tell"] for e in read_events(tmp_path / "run" / EVENTS)[1] if "tell" in e]
+    assert sorted(told) == [0, 1, 2, 3, 5]
+
+
 def test_a_file_cut_off_anywhere_is_read_up_to_its_last_whole_line(tmp_path):
     with study_in(tmp_path / "run") as study:
         for trial in study.ask(2):

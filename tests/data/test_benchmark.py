@@ -38,14 +38,25 @@ def test_minmax_reaches_both_ends():
     np.testing.assert_allclose([Z.min(0), Z.max(0)], [[-1] * 3, [1] * 3], atol=1e-11)
 
 
+def test_columns_of_the_cube_are_scaled_by_it_and_others_by_their_range():
+    # inside and wide; inside and narrow; half outside; wide, not from zero; constant
+    X = np.array([[0.1, 0.40, -0.1, 30.0, 0.5], [0.9, 0.45, 0.9, 70.0, 0.5]])
+    scaler = Scaler.cube(X)
+    np.testing.assert_allclose(scaler.shift, [0.5, 0.425, 0.4, 50.0, 0.5])
+    np.testing.assert_allclose(scaler.scale, [0.5, 0.025, 0.5, 20.0, 1.0])
+    ends = np.array([[0.0, 0.25], [0.0, 0.0], [1.0, 0.5]])
+    np.testing.assert_array_equal(Scaler.cube(ends).scale, [0.5, 0.5])  # ends and a quarter count
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     values=st.lists(st.floats(-1, 1), min_size=2, max_size=20),
     magnitude=st.sampled_from([5e-324, 1e-310, 1e-200, 1e-12, 1.0, 1e12, 1e200, 1.7e308]),
-    kind=st.sampled_from(["standard", "minmax"]),
+    kind=st.sampled_from(["standard", "minmax", "cube"]),
 )
 @example(values=[1.0, -1.0], magnitude=1.7e308, kind="standard")  # deviates by more than a float can hold
 @example(values=[1.0, -1.0], magnitude=1.7e308, kind="minmax")
+@example(values=[1.0, -1.0], magnitude=1.7e308, kind="cube")
 def test_any_magnitude_survives(values, magnitude, kind):
     y = np.array(values) * magnitude
     scaler = getattr(Scaler, kind)(y)
@@ -53,9 +64,11 @@ def test_any_magnitude_survives(values, magnitude, kind):
     assert np.isfinite(z).all()
     assert np.abs(z).max() <= np.sqrt(len(values)) + 1
     if magnitude >= 1e-200 and np.ptp(values) > 1e-6:
+        if kind == "cube" and magnitude == 1.0 and min(values) >= 0:
+            return  # scaled by [0, 1], where it may be anywhere
         expected = (
             1.0
-            if kind == "minmax"
+            if kind in ("minmax", "cube")
             else np.abs(np.array(values) - np.mean(values)).max() / np.std(values, ddof=1)
         )
         if kind == "standard":
@@ -71,7 +84,7 @@ def test_a_small_signal_on_a_large_offset_keeps_its_deviation():
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -3.0, 1e300, 5e-324])
-@pytest.mark.parametrize("kind", ["standard", "minmax"])
+@pytest.mark.parametrize("kind", ["standard", "minmax", "cube"])
 def test_constant_columns_become_zeros_at_scale_one(kind, value):
     y = np.full(7, value)
     scaler = getattr(Scaler, kind)(y)

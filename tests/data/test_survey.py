@@ -30,6 +30,7 @@ def test_the_scaler_is_that_of_the_table(chunk_rows, weights):
         # the second column is 1e6 ± 1e3 and the third 5 ± 1e-6: deviations lose that many digits
         np.testing.assert_allclose(own.scaler(True).scale, expected.scale, rtol=1e-9)
         assert np.array_equal(own.scaler("minmax").scale, Scaler.minmax(table).scale)
+        assert np.array_equal(own.scaler("cube").scale, Scaler.cube(table).scale)
         assert np.array_equal(own.scaler(False).scale, np.ones(table.shape[1]))
     assert found.moments.rows == 400
 
@@ -39,6 +40,13 @@ def test_a_constant_column_keeps_scale_one():
     X[:, 1] = 0.1
     scaler = survey(ArraySource(X, y, chunk_rows=7).chunks(), sample=3, seed=0).part(False).scaler(True)
     assert scaler.scale[1] == 1.0 and scaler.shift[1] == pytest.approx(0.1, rel=ROUNDING)
+
+
+def test_columns_of_the_unit_cube():
+    X = np.random.default_rng(0).random((40, 2)) * [1.0, 7.0]
+    found = survey(ArraySource(X, X[:, 0], chunk_rows=7).chunks(), sample=3, seed=0).part(False)
+    np.testing.assert_array_equal(found.scaler("cube").scale, Scaler.cube(X).scale)
+    assert found.scaler("cube").scale[0] == found.scaler("cube").shift[0] == 0.5
 
 
 def test_the_sample_depends_on_no_order_of_the_chunks():

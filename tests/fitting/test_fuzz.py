@@ -220,7 +220,7 @@ def model_settings(draw):
         "method": draw(st.sampled_from(METHODS)),
         "epochs": 2,
         "num_inducing": draw(st.sampled_from([None, 1, 4])),
-        "standardize": draw(st.sampled_from([True, True, True, "minmax", False])),
+        "standardize": draw(st.sampled_from([True, True, True, "minmax", "cube", False])),
         "dtype": draw(st.sampled_from(["float64", "float64", "float32"])),
         "calibration_fraction": draw(st.sampled_from([0.0, 0.0, 0.3])),
         "random_state": 0,

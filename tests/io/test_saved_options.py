@@ -64,6 +64,7 @@ OPTIONS: dict[str, Given] = {
     "linear mean": Given(mean="linear"),
     "mean object": Given(mean=ConstantMean(0.3)),
     "minmax": Given(standardize="minmax"),
+    "cube": Given(standardize="cube"),
     "not scaled": Given(standardize=False),
     "other jitter": Given(jitter=1e-5),
     "feature space": Given(method="svgp-dkl", inducing_space="feature"),

@@ -8,7 +8,6 @@ a few dozen rows leave the evidence of twenty lengthscales nearly flat.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -38,15 +37,17 @@ EXACT_ROWS_OF_LOOPS = {"cpu": 500, "cuda": 4000}
 ANEW_ROWS = 200
 #: Inducing points of the sparse default.
 POINTS = 300
+NOISE_PRIOR = LogNormalPrior(-4.0, 1.0)
 #: The default's settings. Inputs have a range, not a distribution, since points gather where values are good;
 #: standardised outcomes have the variance 1, which a few dozen rows do not correct. Kernel and priors are
 #: those of BoTorch's `SingleTaskGP`.
 SETTINGS: dict[str, Any] = {
     "kernel": "rbf",
-    "standardize": "minmax",
+    "standardize": "cube",
     "output_scale": False,
     "lengthscale_prior": BY_DIMENSION,
-    "noise_prior": LogNormalPrior(-4.0, 1.0),
+    "noise_prior": NOISE_PRIOR,
+    "initial_noise": NOISE_PRIOR.mode,
 }
 #: Settings that only sparse methods read.
 SPARSE_SETTINGS = ("num_inducing", "inducing_init", "learn_inducing", "batch_size", "num_latents")
@@ -88,7 +89,7 @@ def default_settings(settings: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(settings.get("kernel", ""), str):
         del own["lengthscale_prior"], own["output_scale"], own["kernel"]
     if settings.get("likelihood", "gaussian") != "gaussian":
-        del own["noise_prior"]
+        del own["noise_prior"], own["initial_noise"]
     return own | settings
 
 
@@ -102,8 +103,8 @@ def mixed_kernel(dims: int, categorical: Sequence[int]) -> Kernel:
 
     def of_numbers() -> Kernel:
         prior = lengthscale_prior(Settings.of(SETTINGS), len(numbers))
-        start = 0.5 * math.sqrt(len(numbers))
-        return ActiveDims(Matern52(len(numbers), lengthscale=start, prior=prior), numbers)
+        assert prior is not None and prior.mode is not None
+        return ActiveDims(Matern52(len(numbers), lengthscale=prior.mode, prior=prior), numbers)
 
     if not numbers:
         return Scale(of_codes())

@@ -15,11 +15,12 @@ Coordinates are those of the cube [0, 1]^d; the bounds of the task are in run.js
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -83,15 +84,15 @@ class Journal:
         return found
 
     def append(self, number: int, proposal: Proposal, y: Floats) -> None:
-        """Write a batch; it is on disk when this returns."""
-        lines = []
+        """Write a batch, all of it or nothing; it is on disk when this returns."""
+        lines, best = [], self.best
         for x, region, value in zip(proposal.X, proposal.regions, y, strict=True):
-            self.best = max(self.best, float(value)) if np.isfinite(value) else self.best
-            lines.append(_line([number, len(y), int(region), float(value), self.best, *x.tolist()]))
-        with open(self.folder / EVALUATIONS, "a", newline="") as file:
-            file.write("".join(lines))
-            file.flush()
-            os.fsync(file.fileno())
+            best = max(best, float(value)) if np.isfinite(value) else best
+            lines.append(_line([number, len(y), int(region), float(value), best, *x.tolist()]))
+        path = self.folder / EVALUATIONS
+        with clear_errors(path, "Make room and start the run again"):
+            append_all(path, "".join(lines).encode())
+        self.best = best
 
     # -- models ----------------------------------------------------------------------------------------------
 
@@ -166,6 +167,32 @@ def _batch(lines: list[bytes], number: int, dims: int) -> Evaluated | None:
     if not (np.isfinite(X).all() and (np.abs(regions) < 2**31).all() and (regions == regions.round()).all()):
         return None
     return Evaluated(Proposal(X, regions.astype(np.int64)), rows[:, 3])
+
+
+def append_all(path: Path, data: bytes) -> None:
+    """Append to a file and force it to disk; where that fails the file is what it was."""
+    with open(path, "ab", buffering=0) as file:
+        end = file.tell()
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                file.truncate(end)
+            raise
+
+
+@contextlib.contextmanager
+def clear_errors(path: Path, advice: str) -> Iterator[None]:
+    """Inside, a write that fails (a full disk) is an error that says what is safe."""
+    try:
+        yield
+    except OSError as error:
+        told = f"{path} could not be written: {error.strerror or error}. "
+        told += f"What was told before is safe; this was not recorded. {advice}"
+        raise OSError(error.errno, told) from error
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

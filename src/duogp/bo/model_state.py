@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from duogp.bo.botorch_model import DuoGPModel
+    from duogp.bo.fitted_model import FittedModel
 
 #: State of an exact GP that is its data, which a constructor is given: no part of `state_dict`.
 OF_ROWS = ("basis.inducing", "basis.q.mean", "basis.row_noise", "basis.weight", "num_data")
 
 
-def without_rows(model: DuoGPModel, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def without_rows(model: FittedModel, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Hook of `state_dict`: leaves out what of an exact GP is its training rows."""
     for name in _names_of_rows(model, prefix):
         state.pop(name, None)
 
 
-def with_own_rows(model: DuoGPModel, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def with_own_rows(model: FittedModel, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Hook before `load_state_dict`: an exact GP keeps its own training rows."""
     own = dict(model.cores.named_parameters()) | dict(model.cores.named_buffers())
     for name in _names_of_rows(model, prefix):
@@ -26,10 +26,10 @@ def with_own_rows(model: DuoGPModel, state: dict[str, Any], prefix: str, *_: Any
             state[name] = own[short]
 
 
-def _names_of_rows(model: DuoGPModel, prefix: str) -> list[str]:
+def _names_of_rows(model: FittedModel, prefix: str) -> list[str]:
     each = enumerate(gp.model.basis.points_are_rows for gp in model.gps)
     return [f"{prefix}cores.{i}.{name}" for i, are_rows in each if are_rows for name in OF_ROWS]
 
 
-def after_loading(model: DuoGPModel, _: Any) -> None:
+def after_loading(model: FittedModel, _: Any) -> None:
     model._after_loading()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from duogp.likelihoods import GaussianLikelihood
 
 if TYPE_CHECKING:
-    from duogp.bo.botorch_model import DuoGPModel
+    from duogp.bo.fitted_model import FittedModel
 
 #: The least noise that gpytorch's likelihood may report: ours has a floor of its own.
 LEAST = 1e-300
@@ -66,7 +66,7 @@ def _lazy(mean: Tensor, covariance: Tensor, like: Tensor) -> MultivariateNormal:
     return MultivariateNormal(mean.to(like), to_linear_operator(covariance.to(like)))
 
 
-def botorch_likelihood(model: DuoGPModel, known: Tensor | None) -> nn.Module:
+def botorch_likelihood(model: FittedModel, known: Tensor | None) -> nn.Module:
     """The noise of a model as gpytorch's likelihood, in the units of the transformed outcomes.
 
     ``known`` [*b, n, m]: the given variances of the rows. A likelihood that gpytorch has not is our own.

@@ -14,8 +14,9 @@ from botorch.sampling.pathwise.paths import SamplePath
 from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
 from torch import Tensor
 
-from duogp.bo.botorch_model import DuoGPModel, Paths
+from duogp.bo.botorch_model import DuoGPModel
 from duogp.bo.candidates import distinct_maximisers
+from duogp.bo.paths import Paths
 
 #: Candidates evaluated at once.
 CHUNK = 8192

@@ -162,6 +162,8 @@ def refit(
     """
     if gp.classes is not None:
         raise ValueError("refit is for numbers: this model was fitted to class labels")
+    if gp.learned is not None:
+        raise ValueError("a cross-fitted mean belongs to the rows of its fit: fit anew, or use mean='linear'")
     settings = Settings.of(asdict_shallow(gp.settings) | changes)
     entry = gp.method if method is None else METHODS[method]
     if gp.method.has_network and settings.widths is None:  # which would follow the number of rows
@@ -202,18 +204,7 @@ def refit(
     else:
         history = copy.copy(gp.history)
         settle(model, problem)
-    found = type(gp)(
-        model,
-        method=entry,
-        settings=settings.but(solver=plan.solver),
-        columns=gp.columns,
-        x_scaler=gp.x_scaler,
-        y_scaler=gp.y_scaler,
-        single_output=gp.single_output,
-        history=history,
-        known_noise=gp.known_noise,
-        column_names=gp.column_names,
-    )
+    found = gp.with_model(model, history, method=entry, settings=settings.but(solver=plan.solver))
     require_finite(found)
     return found
 

@@ -14,6 +14,8 @@ from torch import Tensor
 Floats = NDArray[np.float64]
 # Columns with parameters past this are transformed in quarters, so that a − shift cannot overflow.
 _HUGE = 1e300
+#: Share of the unit interval that a column fills where it counts as one of the cube.
+FILLED = 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +69,19 @@ class Scaler:
     @classmethod
     def minmax(cls, A: NDArray) -> Scaler:
         """To [−1, 1]."""
-        columns = _columns(A)
-        low, high = (np.array([f(c) for c in columns], dtype=np.float64) for f in (np.min, np.max))
+        return cls.of_ranges(*_ranges(A))
+
+    @classmethod
+    def cube(cls, A: NDArray) -> Scaler:
+        """To [−1, 1], from [0, 1] where a column is inside and fills a quarter of it, else from its range.
+
+        Points of a search are scaled by the space they are searched in, which does not change with them.
+        """
+        return cls.of_ranges(*whole_cube(*_ranges(A)))
+
+    @classmethod
+    def of_ranges(cls, low: Floats, high: Floats) -> Scaler:
+        """To [−1, 1] from [low, high]."""
         half = high / 2 - low / 2  # halves first: high − low may overflow
         half = np.where((half == 0) & (high > low), np.finfo(np.float64).smallest_subnormal, half)
         return cls(np.where(high > low, high / 2 + low / 2, low), np.where(high > low, half, 1.0))
@@ -105,6 +118,18 @@ class Scaler:
         d = A.shape[1] if A.ndim == 2 else 1
         if A.ndim not in (1, 2) or d != self.shift.size:
             raise ValueError(f"expected {self.shift.size} column(s), got an array of shape {A.shape}")
+
+
+def whole_cube(low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """Ranges of columns, widened to [0, 1] for those of the unit cube (`Scaler.cube`)."""
+    inside = (low >= 0) & (high <= 1) & (high / 2 - low / 2 >= FILLED / 2)
+    return np.where(inside, 0.0, low), np.where(inside, 1.0, high)
+
+
+def _ranges(A: NDArray) -> tuple[Floats, Floats]:
+    columns = _columns(A)
+    low, high = (np.array([f(c) for c in columns], dtype=np.float64) for f in (np.min, np.max))
+    return low, high
 
 
 def _columns(A: NDArray) -> list[NDArray]:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from duogp.data.columns import informative_columns
-from duogp.data.scaling import Scaler
+from duogp.data.scaling import Scaler, whole_cube
 from duogp.data.sources import Chunk, Floats, place_hashes
 from duogp.numerics.groups import Group
 
@@ -53,13 +53,15 @@ class Moments:
         )
 
     def scaler(self, kind: bool | str) -> Scaler:
-        """To mean 0 and deviation 1 (True, "standard"), to [−1, 1] ("minmax"), or as it is (False)."""
+        """To mean 0 and deviation 1 (True, "standard"), to [−1, 1] ("minmax", "cube"), or as is (False)."""
         if not kind:
             return Scaler.identity(len(self.mean))
         varies = informative_columns(np.stack([self.low, self.high]), 4 * np.finfo(np.float64).eps)
-        if kind == "minmax":
-            half = np.where(varies, self.high / 2 - self.low / 2, 1.0)
-            return Scaler(np.where(varies, self.high / 2 + self.low / 2, self.low), half)
+        if kind in ("minmax", "cube"):
+            low, high = whole_cube(self.low, self.high) if kind == "cube" else (self.low, self.high)
+            return Scaler(
+                np.where(varies, high / 2 + low / 2, low), np.where(varies, high / 2 - low / 2, 1.0)
+            )
         deviation = np.sqrt(self.squares / max(self.weight - 1, 1e-12 * self.weight))
         return Scaler(self.mean, np.where(varies & (deviation > 0), deviation, 1.0))
 

@@ -263,8 +263,8 @@ def make_scaler(
     """The scaler of training rows A; columns ``unscaled`` (category codes) are left as they are."""
     if not kind:
         return Scaler.identity(A.shape[1])
-    if kind == "minmax":
-        scaler = Scaler.minmax(A)
+    if kind in ("minmax", "cube"):
+        scaler = Scaler.minmax(A) if kind == "minmax" else Scaler.cube(A)
     else:
         scaler = Scaler.standard(A) if weights is None else Scaler.weighted(A, weights)
     shift, scale = scaler.shift.copy(), scaler.scale.copy()

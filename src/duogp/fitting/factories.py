@@ -22,7 +22,7 @@ from duogp.numerics.parameters import LogNormalPrior, Prior, batched
 CLASSES = "classes"
 PROBIT_SLOPE = 0.6
 #: Range of a scaled column: of a uniform one with standard deviation 1, of [−1, 1], of the unit cube.
-UNIT_RANGE: dict[Any, float] = {True: math.sqrt(12.0), "minmax": 2.0, False: 1.0}
+UNIT_RANGE: dict[Any, float] = {True: math.sqrt(12.0), "minmax": 2.0, "cube": 2.0, False: 1.0}
 
 
 def likelihood_name(name: object) -> str:
@@ -119,7 +119,10 @@ def initial_kernel(
         # Two standardised rows are about √(2d) apart: at √d they are neither alike nor unrelated.
         typical = spread if settings.ard else spread.square().mean(-1, keepdim=True).sqrt()
         summands = list(kernel.kernels) if isinstance(kernel, Sum) else [kernel]
-        initial = as_list(settings.initial_lengthscale) or [math.sqrt(dims) * typical]
+        prior = lengthscale_prior(settings, dims)
+        mode = prior.mode if prior is not None else None
+        start = math.sqrt(dims) * typical if mode is None else mode
+        initial = as_list(settings.initial_lengthscale) or [start]
         if len(initial) not in (1, len(summands)):
             raise ValueError(
                 f"initial_lengthscale must be one number, or one for each of the {len(summands)} summands of "
@@ -129,7 +132,7 @@ def initial_kernel(
             base = part.kernel if isinstance(part, Scale) else part
             if isinstance(base, Stationary):
                 base.lengthscale.set_(initial[i % len(initial)])
-                base.lengthscale.prior = lengthscale_prior(settings, dims)
+                base.lengthscale.prior = prior
             if isinstance(part, Scale) and settings.initial_scale is not None:
                 part.variance.set_(settings.initial_scale / len(summands))
     return kernel

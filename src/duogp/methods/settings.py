@@ -210,7 +210,8 @@ class Settings(CheckedSettings):
     patience: int | None = None  #: evaluations without improvement before stopping: 10, 40 with networks
     refit: bool = True  #: closed form: rows held out come back for the final q(u)
     evaluate_every: int | None = None  #: epochs between looks at the validation rows
-    standardize: bool | Literal["minmax"] = True  #: "minmax": inputs in [−1, 1]
+    standardize: bool | Literal["minmax", "cube"] = True  #: "minmax": inputs in [−1, 1]; "cube": from
+    #: [0, 1] where a column is inside and fills it, else from its range
 
     # where
     device: str | None = None  #: "cpu", "cuda", ...; None: CUDA where there is one

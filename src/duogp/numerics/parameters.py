@@ -85,6 +85,9 @@ class Positive(nn.Module):
 class Prior(ABC):
     """A normalised log density, elementwise."""
 
+    #: The most probable value, where training starts; None: it is not known, or at the edge.
+    mode: float | None = None
+
     @abstractmethod
     def __call__(self, value: Tensor) -> Tensor:
         """log p(value)."""
@@ -95,6 +98,7 @@ class LogNormalPrior(Prior):
 
     def __init__(self, loc: float, scale: float) -> None:
         self.loc, self.scale = loc, scale
+        self.mode = math.exp(loc - scale**2)
 
     def __repr__(self) -> str:
         return f"LogNormalPrior({self.loc:g}, {self.scale:g})"
@@ -110,6 +114,7 @@ class GammaPrior(Prior):
 
     def __init__(self, shape: float, rate: float) -> None:
         self.shape, self.rate = shape, rate
+        self.mode = (shape - 1) / rate if shape > 1 else None
 
     def __repr__(self) -> str:
         return f"GammaPrior({self.shape:g}, {self.rate:g})"

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from numbers import Integral
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -90,6 +90,30 @@ class GP(Fitted):
             "solver": self.history.solver,
         }
         return f"GP({', '.join(f'{name}={value!r}' for name, value in parts.items())})"
+
+    def with_model(
+        self,
+        model: Model,
+        history: History,
+        *,
+        method: Method | None = None,
+        settings: Settings | None = None,
+    ) -> Self:
+        """Another model of the same table: columns, scales, labels and a cross-fitted mean stay."""
+        return type(self)(
+            model,
+            method=self.method if method is None else method,
+            settings=self.settings if settings is None else settings,
+            columns=self.columns,
+            x_scaler=self.x_scaler,
+            y_scaler=self.y_scaler,
+            single_output=self.single_output,
+            history=history,
+            known_noise=self.known_noise,
+            column_names=self.column_names,
+            classes=self.classes,
+            learned=self.learned,
+        )
 
     # -- prediction ------------------------------------------------------------------------------------------
 

@@ -50,18 +50,7 @@ def solve(model: GP, sums: SufficientStatistics) -> GP:
         )
     history = History(solver="closed-form")
     history.notes.append(f"q(u) was solved for from the merged statistics of {int(sums.rows[0])} rows")
-    return GP(
-        inner,
-        method=model.method,
-        settings=model.settings,
-        columns=model.columns,
-        x_scaler=model.x_scaler,
-        y_scaler=model.y_scaler,
-        single_output=model.single_output,
-        history=history,
-        known_noise=model.known_noise,
-        column_names=model.column_names,
-    )
+    return model.with_model(inner, history)
 
 
 def bound(model: GP, sums: SufficientStatistics) -> float:

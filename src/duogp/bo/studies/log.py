@@ -18,11 +18,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from duogp.bo.journal import LOCK, locked, write_atomically
+from duogp.bo.journal import LOCK, clear_errors, locked, write_atomically
 from duogp.json_files import parse_json
 
 EVENTS = "study.jsonl"
 VERSION = 1
+#: After a write that failed.
+ADVICE = "Make room and tell it again"
 
 
 class Log:
@@ -40,7 +42,7 @@ class Log:
         self._lock = locked(self.folder / LOCK)
         try:
             if not self.path.exists():
-                with _clear_errors(self.path):
+                with clear_errors(self.path, ADVICE):
                     write_atomically(self.path, _lines([{"version": VERSION, **(header or {})}]))
                     _sync_folder(self.folder)
             self.header, self.events, self._end = read_events(self.path)
@@ -62,7 +64,7 @@ class Log:
     def append(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Write events, all or none; they are on disk when this returns."""
         data = _lines(events)
-        with _clear_errors(self.path):
+        with clear_errors(self.path, ADVICE):
             try:
                 self._file.truncate(self._end)  # what an earlier failure could not remove
                 self._file.seek(self._end)
@@ -112,13 +114,3 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-@contextlib.contextmanager
-def _clear_errors(path: Path) -> Any:
-    try:
-        yield
-    except OSError as error:
-        told = f"{path} could not be written: {error.strerror or error}. "
-        told += "What was told before is safe; this was not recorded. Make room and tell it again"
-        raise OSError(error.errno, told) from error

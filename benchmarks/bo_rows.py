@@ -1,0 +1,86 @@
+"""Loops of Bayesian optimisation as lines of a file: what makes two the same, how they are made and compared.
+
+`bo_loops.py` and `bo_turbo.py` write them. A finished loop is not computed again; one that fails is a line
+with its error and is tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import ttest_rel
+
+from duogp.bench.measure import device_name, versions
+
+#: What makes two loops the same.
+KEY = ("problem", "model", "seed", "evaluations")
+#: Problem, model, seed, and evaluations where they are not the problem's own.
+Job = tuple[str, str, int, int | None]
+#: Added before logarithms of regrets are compared: below it a loop has found the optimum.
+FOUND = 1e-3
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Finished loops; of two with one key the later."""
+    if not path.exists():
+        return []
+    rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    return list({tuple(row[k] for k in KEY): row for row in rows if "error" not in row}.values())
+
+
+def compute(
+    jobs: list[Job], execute: Callable[[Job], dict[str, Any]], output: Path, workers: int
+) -> list[dict[str, Any]]:
+    """All finished loops, those of the jobs included, whose rows are written as they come."""
+    known = {"device": device_name("cpu"), "versions": versions()}
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(execute, job) for job in jobs]):
+            row = future.result() | known
+            with output.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(*(row[k] for k in KEY), row.get("regret", row.get("error")), flush=True)
+    return read(output)
+
+
+def table(
+    rows: list[dict[str, Any]], ours: str, against: Sequence[str], labels: Mapping[str, str] | None = None
+) -> str:
+    """Markdown: mean regret and standard error, with paired tests of ours against others."""
+    models = sorted({row["model"] for row in rows}, key=lambda m: (m != ours, m not in against, m))
+    named = {m: m for m in models} | dict(labels or {})
+    against = [m for m in against if m in models]
+    head = ["problem (evaluations)", *(named[m] for m in models), *(f"p against {named[m]}" for m in against)]
+    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
+    for problem, evaluations in sorted({(row["problem"], row["evaluations"]) for row in rows}):
+        own = [row for row in rows if (row["problem"], row["evaluations"]) == (problem, evaluations)]
+        regrets = {m: {row["seed"]: row["regret"] for row in own if row["model"] == m} for m in models}
+        cells = [_mean(list(regrets[m].values())) for m in models]
+        tests = [_paired(regrets[ours], regrets[m]) for m in against]
+        lines.append([f"{problem} ({evaluations})", *cells, *tests])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _mean(values: list[float]) -> str:
+    if not values:
+        return ""
+    error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return f"{np.mean(values):.3g} ± {error:.2g} ({len(values)})"
+
+
+def _paired(ours: dict[int, float], theirs: dict[int, float]) -> str:
+    """Two-sided p of a paired t test of log regrets, with the direction."""
+    seeds = sorted(ours.keys() & theirs.keys())
+    if len(seeds) < 2:
+        return ""
+    a, b = (np.log10(np.maximum([r[s] for s in seeds], 0.0) + FOUND) for r in (ours, theirs))
+    if np.allclose(a, b):
+        return "equal"
+    return f"{ttest_rel(a, b).pvalue:.2g} ({'better' if a.mean() < b.mean() else 'worse'})"
