@@ -116,9 +116,10 @@ def tempered_probabilities(p: Array, temperature: Array) -> Array:
 
 @dataclass(frozen=True, repr=False)
 class MixturePrediction(Prediction):
-    """The point prediction of a mixture and the variance around it, and its components: means and standard deviations [J, n(, outputs)].
+    """The point prediction of a mixture, the variance around it, and the components of the mixture.
 
-    ``weights``: [J], or [J, outputs]. Intervals, quantiles and metrics are those of the mixture.
+    ``component_mean`` and ``component_std``: [J, n(, outputs)]; ``weights``: [J], or [J, outputs]. Intervals,
+    quantiles, densities and metrics but those of the point prediction are the mixture's.
     """
 
     component_mean: Array | None = None
