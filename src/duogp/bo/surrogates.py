@@ -70,7 +70,7 @@ class Surrogate(ABC):
 
     @abstractmethod
     def draw(self, X: Floats, n: int, seed: int) -> Floats:
-        """n joint draws of observations at the rows of X: [n, rows]."""
+        """n functions drawn from the posterior, at the rows of X: [n, rows]."""
 
     @abstractmethod
     def lengthscales(self) -> Floats | None:
