@@ -296,16 +296,6 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(tmp_path, method, regi
     assert task.calls == 0 and len(again) == 28
 
 
-@pytest.mark.parametrize("method", ["exact", "svgp"])
-def test_draws_are_functions_and_not_observations(method):
-    X = np.random.default_rng(0).random((20, 2))
-    y = X[:, 0] + 0.3 * np.random.default_rng(1).standard_normal(20)
-    settings = {} if method == "exact" else {"num_inducing": 8}
-    drawn = GPSurrogate.of(method, first_steps=10, **settings).fit(X, y, 0).draw(np.repeat(X[:3], 2, 0), 4, 5)
-    np.testing.assert_allclose(drawn[:, ::2], drawn[:, 1::2], rtol=1e-9)  # noise would differ
-    assert drawn.std(0).min() > 0
-
-
 def test_a_full_disk_loses_the_batch_that_met_it_and_no_other(tmp_path, monkeypatch):
     options = {"evaluations": 12, "batch_size": 4, "initial": 4, "plot": False}
     whole = optimise(Bowl(3), "random", **options)

@@ -30,6 +30,7 @@ from duogp.methods.settings import Settings
 from duogp.models.model import Model
 from duogp.numerics.parameters import Positive, Transform
 from duogp.posterior.gp import GP
+from duogp.posterior.prediction import Prediction
 from duogp.training import Progression
 
 #: Standard deviations of a uniform variable that make up its range.
@@ -70,7 +71,7 @@ class Surrogate(ABC):
 
     @abstractmethod
     def draw(self, X: Floats, n: int, seed: int) -> Floats:
-        """n functions drawn from the posterior, at the rows of X: [n, rows]."""
+        """n joint draws of observations at the rows of X: [n, rows]."""
 
     @abstractmethod
     def lengthscales(self) -> Floats | None:
@@ -188,6 +189,11 @@ class GPSurrogate(Surrogate):
         paths = self.gp.sample_paths(n, seed=seed)
         u = _spread_out(X)
         values = np.concatenate([paths(u[i : i + CHUNK]) for i in range(0, len(u), CHUNK)], 1)
+        same_everywhere = isinstance(self.gp.model.likelihood, GaussianLikelihood)
+        prediction = self.gp.predict(u[:1] if same_everywhere else u)
+        assert isinstance(prediction, Prediction)
+        noise = np.random.default_rng(seed).standard_normal(values.shape)
+        values = values + np.sqrt(prediction.noise) * noise
         return values * self.scale + self.centre
 
     def lengthscales(self) -> Floats | None:
