@@ -6,6 +6,7 @@ python gloo_worker.py RANK WORLD STORE OUT
 from __future__ import annotations
 
 import sys
+import warnings
 from functools import partial
 
 import numpy as np
@@ -13,18 +14,31 @@ import torch
 
 import duogp
 from duogp.data.sources import ArraySource
+from duogp.fitting.streamed import fit_source
 from duogp.numerics.groups import current_group
 from duogp.posterior.statistics import scaled_batch
 from duogp.training.stream import Stream, StreamedClosedForm
 
 METHODS = ("svgp", "vfitc", "odsvgp", "solvegp")
+#: Methods and settings of fits by minibatches.
+MINIBATCHES = {
+    "svgp": ("svgp", {"solver": "stochastic"}),
+    "svgp, warm": ("svgp", {"solver": "stochastic", "warm_start": 5, "warm_start_rows": 50}),
+    "dcsvgp": ("dcsvgp", {}),
+    "orthnat": ("orthnat", {}),
+    "early stopping": ("orthnat", {"validation_fraction": 0.3, "patience": 1, "epochs": 30}),
+    "robust-max": ("svgp", {"labels": True, "likelihood": "robust-max"}),
+    # Draws are those of a row's place modulo 128, and 128 are the rows of a lane.
+    "softmax": ("odsvgp", {"labels": True, "likelihood": "softmax", "batch_size": 256}),
+    "deep kernel": ("svgp-dkl", {"widths": [6, 2], "validation_fraction": 0.2}),
+}
 
 
-def table():
+def table(n: int = 240):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(240, 3))
-    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=240)
-    return X, y, rng.uniform(0.05, 0.3, 240), rng.uniform(0.5, 2.0, 240)
+    X = rng.normal(size=(n, 3))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=n)
+    return X, y, rng.uniform(0.05, 0.3, n), rng.uniform(0.5, 2.0, n)
 
 
 def bound(method: str, source: ArraySource, X, y, **given) -> list[torch.Tensor]:
@@ -52,6 +66,36 @@ def bound(method: str, source: ArraySource, X, y, **given) -> list[torch.Tensor]
     return [loss, objective.solve().mean, *found]
 
 
+def minibatches(method: str, *, labels: bool = False, callbacks=(), **settings) -> list[torch.Tensor]:
+    """A fit on two lanes: predictions, losses of the epochs, where it stopped."""
+    X, y, _, weight = table(256)
+    given = {"labels": True} if labels else {"sample_weight": weight}
+    y = np.where(y > 0.5, "high", np.where(y < -0.5, "low", "none")) if labels else y
+    source = ArraySource(X, y, chunk_rows=32, **given)
+    base = {"num_inducing": 9, "dtype": "float64", "batch_size": 64, "epochs": 6}
+    gp = fit_source(source, method, settings={**base, **settings}, lanes=2, callbacks=callbacks)
+    p = gp.predict(X)
+    found = [p.probabilities] if labels else [p.mean, p.variance]
+    history = gp.history
+    facts = [[r.loss for r in history.records], [history.best_epoch or 0, history.rollbacks]]
+    facts.append([history.validation_nll or 0.0])
+    # The loss of an epoch that was undone is no number.
+    return [torch.as_tensor(np.nan_to_num(np.asarray(v, dtype=np.float64))) for v in (*found, *facts)]
+
+
+def rolls_back() -> list[torch.Tensor]:
+    """The last process says that a factorisation failed: all go back to their last good state."""
+    group = current_group()
+
+    def fail(progression) -> None:
+        if progression.epoch == 3 and group.rank == group.world - 1:
+            progression.model.numerics.failed.fill_(True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return minibatches("svgp", solver="stochastic", callbacks=[fail])
+
+
 def work() -> dict[str, list[torch.Tensor]]:
     """All that is compared between one process and several."""
     X, y, noise, weight = table()
@@ -60,6 +104,9 @@ def work() -> dict[str, list[torch.Tensor]]:
     rows = {"noise": noise, "sample_weight": weight}
     out["noise and weights"] = bound("svgp", ArraySource(X, y, **rows, chunk_rows=25), X, y, **rows)
     source = ArraySource(X, y, sample_weight=weight, chunk_rows=25)
+    for name, (method, settings) in MINIBATCHES.items():
+        out[f"fit by minibatches, {name}"] = minibatches(method, **settings)
+    out["fit that rolls back"] = rolls_back()
     for method in ("sgpr", "odsvgp"):
         settings = {"num_inducing": 9, "dtype": "float64", "epochs": 6, "validation_fraction": 0.2}
         gp = duogp.fit(source, method=method, **settings)

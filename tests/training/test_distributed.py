@@ -1,4 +1,4 @@
-"""Several processes (gloo) find what one process finds: bound, gradients, optimum, whole fits."""
+"""Several processes (gloo) find what one finds: bound, gradients, optimum, whole fits by all solvers."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def test_several_processes_find_what_one_finds(found):
         assert own.keys() == alone.keys()
         for name, expected in alone.items():
             assert len(own[name]) == len(expected) >= 3
+            assert all(bool(torch.isfinite(v).all()) for v in expected)
             for i, (ours, theirs) in enumerate(zip(own[name], expected, strict=True)):
                 where = f"rank {rank}, {name}, value {i}"
                 assert_close(ours, theirs, **TOLERANCE, msg=lambda text, where=where: f"{where}: {text}")
@@ -68,3 +69,9 @@ def test_all_ranks_end_with_the_same_model(found):
         if name.startswith("fit"):
             for other in others:
                 assert all(torch.equal(a, b) for a, b in zip(values, other[name], strict=True))
+
+
+def test_all_roll_back_when_one_fails(found):
+    *_, facts, _ = found[0]["fit that rolls back"]
+    _, rollbacks = facts.tolist()
+    assert rollbacks >= 1

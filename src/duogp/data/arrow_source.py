@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from duogp.data.labels import MAX_CLASSES, as_labels, encode
 from duogp.data.sources import CHUNK_ROWS, Chunk, Floats, require_chunk_rows
 
 #: File endings and the formats that pyarrow.dataset knows them by.
@@ -32,7 +34,8 @@ class ArrowSource:
 
     Row groups of Parquet files, or whole files of the other formats, are dealt to the ranks in turn; where
     there are fewer of them than ranks, every rank reads all and keeps its share of the batches. Text and gaps
-    are refused by an error that names the column.
+    are refused by an error that names the column. ``labels``: the target holds class labels of any type; one
+    pass over that column finds them.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class ArrowSource:
         weight: str | None = None,
         noise: str | None = None,
         chunk_rows: int = CHUNK_ROWS,
+        labels: bool = False,
     ) -> None:
         self.chunk_rows = require_chunk_rows(chunk_rows)
         self.dataset = dataset if is_dataset(dataset) else open_dataset(dataset)
@@ -65,15 +69,31 @@ class ArrowSource:
         if both := set(self.names) & apart:
             raise ValueError(f"column {min(map(str, both))!r} cannot be an input and something else as well")
         for name in self._columns:
-            self._require_numbers(name)
+            if not (labels and name in self.targets):
+                self._require_numbers(name)
+        self.classes: NDArray | None = None
+        if labels:
+            if len(self.targets) > 1:
+                raise ValueError(f"class labels are one column, got {', '.join(map(repr, self.targets))}")
+            self.classes, self._labels = find_classes(self.dataset, self.targets[0], self.chunk_rows)
 
     def chunks(self, rank: int = 0, world: int = 1) -> Iterator[Chunk]:
-        for number, batch in record_batches(self.dataset, self._columns, self.chunk_rows, rank, world):
+        return self._chunks(rank, world)
+
+    def shuffled(self, rank: int, world: int, seed: int) -> Iterator[Chunk]:
+        """The chunks of a rank, row groups (or files) in a random order."""
+        return self._chunks(rank, world, seed)
+
+    def _chunks(self, rank: int, world: int, seed: int | None = None) -> Iterator[Chunk]:
+        for number, batch in record_batches(self.dataset, self._columns, self.chunk_rows, rank, world, seed):
             yield self._chunk(batch, number)
 
     def _chunk(self, batch: Any, number: int) -> Chunk:
         names = batch.schema.names
-        values = {name: _numbers(batch.column(names.index(name)), name) for name in self._columns}
+        columns = {name: batch.column(names.index(name)) for name in self._columns}
+        if self.classes is not None:
+            columns |= {name: codes_in(columns[name], self._labels) for name in self.targets}
+        values = {name: _numbers(column, name) for name, column in columns.items()}
         weight = None if self.weight is None else values[self.weight]
         noise = None if self.noise is None else values[self.noise][:, None]
         if weight is not None and (weight < 0).any():
@@ -101,18 +121,24 @@ class ArrowSource:
 
 
 def record_batches(
-    dataset: Any, columns: Sequence[str], rows: int, rank: int = 0, world: int = 1
+    dataset: Any,
+    columns: Sequence[str],
+    rows: int,
+    rank: int = 0,
+    world: int = 1,
+    seed: int | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """Record batches of at most so many rows that belong to a rank, with numbers that all ranks agree on.
 
-    Few are read ahead, so that memory is bounded.
+    Few are read ahead, so that memory is bounded. With a ``seed`` the pieces come in a random order.
     """
     pieces = _pieces(dataset)
     by_piece = len(pieces) >= world
-    for i, piece in enumerate(pieces):
-        if by_piece and i % world != rank:
-            continue
-        batches = piece.to_batches(
+    own = np.arange(rank, len(pieces), world) if by_piece else np.arange(len(pieces))
+    if seed is not None:
+        own = np.random.default_rng((seed, rank)).permutation(own)
+    for i in own.tolist():
+        batches = pieces[i].to_batches(
             schema=dataset.schema,
             columns=list(columns),
             batch_size=rows,
@@ -122,6 +148,38 @@ def record_batches(
         for place, batch in enumerate(batches):
             if batch.num_rows and (by_piece or (i + place) % world == rank):
                 yield (i << 32) + place, batch
+
+
+def find_classes(dataset: Any, name: str, rows: int = CHUNK_ROWS) -> tuple[NDArray, Any]:
+    """The sorted class labels of a column, from one pass over it: as numpy has them, and as pyarrow does."""
+    import pyarrow
+    import pyarrow.compute as compute
+
+    found: Any = None
+    for _, batch in record_batches(dataset, [name], rows):
+        own = _decoded(batch.column(0)).unique()
+        found = own if found is None else compute.unique(pyarrow.concat_arrays([found, own]))
+        if found.null_count:
+            raise ValueError(f"column {name!r} has rows without a label")
+        if len(found) > MAX_CLASSES:
+            raise ValueError(f"column {name!r} has more than {MAX_CLASSES} different labels")
+    if found is None:
+        raise ValueError("the dataset has no rows")
+    codes, classes = encode(as_labels(found.to_numpy(zero_copy_only=False), len(found), name), name)
+    return classes, found.take(pyarrow.array(np.argsort(codes)))
+
+
+def codes_in(column: Any, labels: Any) -> Any:
+    """The places of a column's values among labels, as an arrow column."""
+    import pyarrow.compute as compute
+
+    return compute.index_in(_decoded(column), value_set=labels)
+
+
+def _decoded(column: Any) -> Any:
+    import pyarrow.types as types
+
+    return column.dictionary_decode() if types.is_dictionary(column.type) else column
 
 
 def _pieces(dataset: Any) -> list[Any]:

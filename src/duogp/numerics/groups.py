@@ -1,4 +1,4 @@
-"""Processes that work on one problem: sums over all of them, in float64, and nothing else.
+"""Processes that work on one problem: sums over all of them, in float64, and what the leader says.
 
 `current_group` is the default process group of `torch.distributed` where the user has initialised one (under
 torchrun: ``torch.distributed.init_process_group("gloo")``), otherwise a group of one, for which every sum is
@@ -34,6 +34,10 @@ class Group:
     def same(self, tensors: Sequence[Tensor]) -> None:
         """Give the tensors of every process the values of the leader's."""
 
+    def of_leader(self, value: bytes | None) -> bytes | None:
+        """The leader's bytes, for every process."""
+        return value
+
     def rows(self, own: Tensor) -> Tensor:
         """Matrices [n, k] of all processes below each other, in the order of the ranks; n may be 0."""
         return own
@@ -65,6 +69,13 @@ class Processes(Group):
         )
         for t, value in zip(tensors, shared, strict=True):
             t.copy_(value)
+
+    def of_leader(self, value: bytes | None) -> bytes | None:
+        import torch.distributed as distributed
+
+        found = [value]
+        distributed.broadcast_object_list(found, src=0, device=self.device)
+        return found[0]
 
     def rows(self, own: Tensor) -> Tensor:
         sizes = torch.zeros(self.world, 2, dtype=torch.float64)

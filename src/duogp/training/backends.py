@@ -255,12 +255,15 @@ def make_backend(
 ) -> StepBackend:
     """The backend of that name; "auto" decides by the device, the model and ``steps``, those to come."""
     newton = optimiser == "lbfgs"
-    on_cuda, capturable = parameters[0].is_cuda, is_capturable(problem.model)
+    on_cuda = parameters[0].is_cuda
+    capturable = is_capturable(problem.model) and problem.can_capture
     given = problem, parameters, learning_rate, natural, weight_decay
     if name not in get_args(Backend):
         raise ValueError(f"backend must be one of {', '.join(map(repr, get_args(Backend)))}, got {name!r}")
     if name == "graph" and not on_cuda:
         raise ValueError("backend 'graph' needs parameters on a CUDA device")
+    if name == "graph" and not problem.can_capture:
+        raise ValueError("backend 'graph' is not possible with several processes: use 'eager'")
     if name == "graph" or (name == "auto" and on_cuda and capturable):
         return CapturedQuasiNewton(*given) if newton else CapturedGraph(*given)
     compilable = natural is None and problem.can_compile

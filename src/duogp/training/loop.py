@@ -206,6 +206,7 @@ class Run:
             if isinstance(self.problem, ClosedForm):
                 self.problem.finish()
             self.latest = mean_nll(self.model, self.validation)
+            self.problem.group.same([self.latest])  # so that all stop together
             nll = self.latest.tolist()
             self.best.update(self.latest, epoch)
             stop |= all(map(self._stopped, range(len(self.histories))))
