@@ -1,6 +1,6 @@
 """One of several processes of a test: fits, evaluates the bound, and leaves what it found in a file.
 
-python gloo_worker.py RANK WORLD STORE OUT
+python gloo_worker.py RANK WORLD STORE OUT [nccl]   (WORLD 0: no group at all)
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def bound(method: str, source: ArraySource, X, y, **given) -> list[torch.Tensor]
         y_scaler=gp.y_scaler,
         columns=gp.columns,
         dtype=torch.float64,
-        device=torch.device("cpu"),
+        device=gp.model.beta1.device,
     )
     stream = Stream(
         source,
@@ -63,7 +63,7 @@ def bound(method: str, source: ArraySource, X, y, **given) -> list[torch.Tensor]
     objective = StreamedClosedForm(gp.model.train(), stream).objective
     loss = objective.backward()
     found = [p.grad for _, p in sorted(gp.model.named_parameters()) if p.grad is not None]
-    return [loss, objective.solve().mean, *found]
+    return [t.cpu() for t in (loss, objective.solve().mean, *found)]
 
 
 def minibatches(method: str, *, labels: bool = False, callbacks=(), **settings) -> list[torch.Tensor]:
@@ -117,13 +117,13 @@ def work() -> dict[str, list[torch.Tensor]]:
 
 
 if __name__ == "__main__":
-    rank, world, store, target = sys.argv[1:]
+    rank, world, store, target, *backend = sys.argv[1:]
     torch.set_num_threads(1)
-    if world == "1":  # alone, without a group
+    if world == "0":
         torch.save(work(), target)
     else:
         torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(world)
+            *(backend or ["gloo"]), init_method=f"file://{store}", rank=int(rank), world_size=int(world)
         )
         torch.save(work(), target)
         torch.distributed.destroy_process_group()

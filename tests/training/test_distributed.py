@@ -15,8 +15,8 @@ from helpers import gloo_worker
 
 #: Sums in another order, in float64.
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}
-#: (rank, world)
-PROCESSES = [(0, 1), (0, 2), (1, 2)]
+#: (rank, world); a world of 0 is one process without a group
+PROCESSES = [(0, 0), (0, 2), (1, 2)]
 
 pytestmark = pytest.mark.skipif(
     not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
@@ -24,31 +24,43 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """What one process found, and each of two that work together; one thread each, as starts are fitted."""
-    folder = tmp_path_factory.mktemp("gloo")
+def run(folder: Path, processes: list[tuple[int, int]], *backend: str) -> list[dict]:
+    """What each process found; one thread each, as starts are fitted."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     if sys.platform == "linux":
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     script = str(Path(gloo_worker.__file__))
-    targets = [folder / f"{rank}-{world}.pt" for rank, world in PROCESSES]
-    processes = [
+    targets = [folder / f"{rank}-{world}.pt" for rank, world in processes]
+    running = [
         subprocess.Popen(
-            [sys.executable, script, str(rank), str(world), str(folder / "store"), str(target)],
+            [sys.executable, script, str(rank), str(world), str(folder / "store"), str(target), *backend],
             env=environment,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for (rank, world), target in zip(PROCESSES, targets, strict=True)
+        for (rank, world), target in zip(processes, targets, strict=True)
     ]
     try:
-        ends = [process.communicate(timeout=300)[1] for process in processes]
+        ends = [process.communicate(timeout=600)[1] for process in running]
     finally:
-        for process in processes:
+        for process in running:
             process.kill()
-    assert all(process.returncode == 0 for process in processes), "\n".join(ends)
+    assert all(process.returncode == 0 for process in running), "\n".join(ends)
     return [torch.load(target) for target in targets]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What one process found, and each of two that work together."""
+    return run(tmp_path_factory.mktemp("gloo"), PROCESSES)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_one_rank_of_nccl_is_no_distribution(tmp_path):
+    """Bit for bit."""
+    alone, single = run(tmp_path, [(0, 0), (0, 1)], "nccl")
+    for name, values in alone.items():
+        assert all(torch.equal(a, b) for a, b in zip(values, single[name], strict=True)), name
 
 
 def test_several_processes_find_what_one_finds(found):

@@ -7,7 +7,9 @@ the value itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -101,3 +103,30 @@ def current_group() -> Group:
     if distributed.is_available() and distributed.is_initialized():
         return Processes()
     return Group()
+
+
+def launched_processes() -> int:
+    """How many processes torchrun started; 1 where it did not."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+@contextmanager
+def launched() -> Iterator[Group]:
+    """The processes that torchrun started, connected while this is open; else the current group.
+
+    By NCCL where there is a GPU for each, otherwise by gloo.
+    """
+    import torch.distributed as distributed
+
+    if launched_processes() == 1 or (distributed.is_available() and distributed.is_initialized()):
+        yield current_group()
+        return
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    on_cuda = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if on_cuda:
+        torch.cuda.set_device(local)
+    distributed.init_process_group("nccl" if on_cuda else "gloo")
+    try:
+        yield current_group()
+    finally:
+        distributed.destroy_process_group()
