@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,15 +93,13 @@ class ArrowSource:
         columns = {name: batch.column(names.index(name)) for name in self._columns}
         if self.classes is not None:
             columns |= {name: codes_in(columns[name], self._labels) for name in self.targets}
-        values = {name: _numbers(column, name) for name, column in columns.items()}
-        weight = None if self.weight is None else values[self.weight]
-        noise = None if self.noise is None else values[self.noise][:, None]
+        weight = None if self.weight is None else _matrix(columns, [self.weight])[:, 0]
+        noise = None if self.noise is None else _matrix(columns, [self.noise])
         if weight is not None and (weight < 0).any():
             raise ValueError(f"the weights in column {self.weight!r} must not be negative")
         if noise is not None and (noise <= 0).any():
             raise ValueError(f"the noise variances in column {self.noise!r} must be positive")
-        x, y = (np.column_stack([values[name] for name in part]) for part in (self.names, self.targets))
-        return Chunk(x, y, noise, weight, number)
+        return Chunk(_matrix(columns, self.names), _matrix(columns, self.targets), noise, weight, number)
 
     def _require_numbers(self, name: str) -> None:
         import pyarrow.types as types
@@ -234,8 +232,21 @@ def files_of(paths: Any) -> list[str]:
     return out
 
 
-def _numbers(column: Any, name: str) -> Floats:
-    """A column of a record batch as finite float64."""
+def _matrix(columns: Mapping[str, Any], names: Sequence[str]) -> Floats:
+    """Columns of a record batch as finite float64, [n, columns]; each lies in one piece."""
+    out = np.empty((len(columns[names[0]]), len(names)), order="F")
+    for j, name in enumerate(names):
+        _numbers(columns[name], name, out[:, j])
+    with np.errstate(all="ignore"):
+        sound = np.isfinite(out.sum())  # one number instead of a mask; a sum may also overflow
+    if not sound and not (finite := np.isfinite(out).all(0)).all():
+        bad = names[int(np.argmin(finite))]
+        raise ValueError(f"column {bad!r} has values that are not finite (NaN or infinity)")
+    return out
+
+
+def _numbers(column: Any, name: str, out: Floats) -> None:
+    """Write the numbers of a column of a record batch."""
     import pyarrow
 
     if column.null_count:
@@ -243,10 +254,9 @@ def _numbers(column: Any, name: str) -> Floats:
             f"column {name!r} has missing values: a source of chunks reads numbers only; fill them in, or "
             "leave the column out with columns="
         )
-    kind = column.type
-    if pyarrow.types.is_boolean(kind):
+    types = pyarrow.types
+    if types.is_boolean(column.type):
         column = column.cast(pyarrow.uint8())
-    values = column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
-    if not np.isfinite(values).all():
-        raise ValueError(f"column {name!r} has values that are not finite (NaN or infinity)")
-    return values
+    elif not (types.is_integer(column.type) or types.is_floating(column.type)):
+        column = column.cast(pyarrow.float64(), safe=False)
+    out[:] = column.to_numpy(zero_copy_only=False)
