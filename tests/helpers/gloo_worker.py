@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import sys
 import warnings
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from duogp.data.sources import ArraySource
 from duogp.fitting.streamed import fit_source
 from duogp.numerics.groups import current_group
 from duogp.posterior.statistics import scaled_batch
+from duogp.training import CheckpointOptions
 from duogp.training.stream import Stream, StreamedClosedForm
 
 METHODS = ("svgp", "vfitc", "odsvgp", "solvegp")
@@ -66,14 +69,17 @@ def bound(method: str, source: ArraySource, X, y, **given) -> list[torch.Tensor]
     return [t.cpu() for t in (loss, objective.solve().mean, *found)]
 
 
-def minibatches(method: str, *, labels: bool = False, callbacks=(), **settings) -> list[torch.Tensor]:
+def minibatches(
+    method: str, *, labels: bool = False, callbacks=(), checkpoint=None, **settings
+) -> list[torch.Tensor]:
     """A fit on two lanes: predictions, losses of the epochs, where it stopped."""
     X, y, _, weight = table(256)
     given = {"labels": True} if labels else {"sample_weight": weight}
     y = np.where(y > 0.5, "high", np.where(y < -0.5, "low", "none")) if labels else y
     source = ArraySource(X, y, chunk_rows=32, **given)
     base = {"num_inducing": 9, "dtype": "float64", "batch_size": 64, "epochs": 6}
-    gp = fit_source(source, method, settings={**base, **settings}, lanes=2, callbacks=callbacks)
+    given = {"lanes": 2, "callbacks": callbacks, "checkpoint": checkpoint}
+    gp = fit_source(source, method, settings={**base, **settings}, **given)
     p = gp.predict(X)
     found = [p.probabilities] if labels else [p.mean, p.variance]
     history = gp.history
@@ -81,6 +87,23 @@ def minibatches(method: str, *, labels: bool = False, callbacks=(), **settings) 
     facts.append([history.validation_nll or 0.0])
     # The loss of an epoch that was undone is no number.
     return [torch.as_tensor(np.nan_to_num(np.asarray(v, dtype=np.float64))) for v in (*found, *facts)]
+
+
+class Ended(Exception):
+    """The end of a fit before its time."""
+
+
+def goes_on(folder: Path) -> list[torch.Tensor]:
+    """A fit that ends in its fourth epoch, and goes on from the checkpoint that the leader wrote."""
+
+    def end(progression) -> None:
+        if progression.epoch == 4:
+            raise Ended
+
+    given = {"checkpoint": CheckpointOptions.of(folder, 1e6, 3), "solver": "stochastic"}
+    with suppress(Ended):
+        minibatches("dcsvgp", callbacks=[end], **given)
+    return minibatches("dcsvgp", **given)
 
 
 def rolls_back() -> list[torch.Tensor]:
@@ -96,7 +119,7 @@ def rolls_back() -> list[torch.Tensor]:
         return minibatches("svgp", solver="stochastic", callbacks=[fail])
 
 
-def work() -> dict[str, list[torch.Tensor]]:
+def work(folder: Path) -> dict[str, list[torch.Tensor]]:
     """All that is compared between one process and several."""
     X, y, noise, weight = table()
     out = {m: bound(m, ArraySource(X, y, chunk_rows=25), X, y) for m in METHODS}
@@ -107,6 +130,7 @@ def work() -> dict[str, list[torch.Tensor]]:
     for name, (method, settings) in MINIBATCHES.items():
         out[f"fit by minibatches, {name}"] = minibatches(method, **settings)
     out["fit that rolls back"] = rolls_back()
+    out["fit that goes on"] = goes_on(folder)
     for method in ("sgpr", "odsvgp"):
         settings = {"num_inducing": 9, "dtype": "float64", "epochs": 6, "validation_fraction": 0.2}
         gp = duogp.fit(source, method=method, **settings)
@@ -120,10 +144,10 @@ if __name__ == "__main__":
     rank, world, store, target, *backend = sys.argv[1:]
     torch.set_num_threads(1)
     if world == "0":
-        torch.save(work(), target)
+        torch.save(work(Path(target).with_suffix(".kept")), target)
     else:
         torch.distributed.init_process_group(
             *(backend or ["gloo"]), init_method=f"file://{store}", rank=int(rank), world_size=int(world)
         )
-        torch.save(work(), target)
+        torch.save(work(Path(target).with_suffix(".kept")), target)
         torch.distributed.destroy_process_group()

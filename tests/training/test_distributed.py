@@ -87,3 +87,11 @@ def test_all_roll_back_when_one_fails(found):
     *_, facts, _ = found[0]["fit that rolls back"]
     _, rollbacks = facts.tolist()
     assert rollbacks >= 1
+
+
+def test_a_fit_of_several_goes_on_from_the_checkpoint_of_the_leader(found):
+    for own in found:
+        mean, variance, _, *rest = own["fit that goes on"]
+        expected = own["fit by minibatches, dcsvgp"]
+        assert torch.equal(mean, expected[0]) and torch.equal(variance, expected[1])
+        assert all(torch.equal(a, b) for a, b in zip(rest, expected[3:], strict=True))

@@ -212,7 +212,8 @@ class CapturedGraph(StepBackend):
         self.problem.model.numerics.failed.zero_()  # what failed in the discarded steps is forgotten
         self.adam.zero_grad()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        # Threads that read ahead may allocate meanwhile: only this one is watched.
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             self.loss = self.step()
 
 
