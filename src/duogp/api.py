@@ -13,7 +13,7 @@ from duogp.fitting.factories import target_kind
 from duogp.fitting.streamed import fit_source
 from duogp.fitting.table import fit_replicates, fit_table, is_auto, plan
 from duogp.methods.registry import METHODS, Method
-from duogp.online.table import fit_stream
+from duogp.online.table import fit_chunks, fit_stream
 from duogp.posterior.gp import GP
 from duogp.posterior.stack import Stack
 from duogp.training import Callback, CheckpointOptions
@@ -91,6 +91,10 @@ def fit(
         given = {"y": y, "validation": validation, "noise": noise, "sample_weight": sample_weight}
         checkpoint = CheckpointOptions.of(checkpoint_dir, checkpoint_every, checkpoint_steps)
         source = _source(X, target, given, settings)
+        if not is_auto(method) and METHODS[method].learns_online:
+            own = {"callbacks": callbacks or None, "checkpoint_dir": checkpoint}
+            _refuse(METHODS[method], "learns from a stream", **own)
+            return fit_chunks(source, method, settings)
         return fit_source(source, method, callbacks=callbacks, checkpoint=checkpoint, settings=settings)
     if target is not None:
         raise ValueError("target= names a column of a pyarrow.dataset: for a table in memory give y")

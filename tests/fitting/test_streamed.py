@@ -224,6 +224,15 @@ def test_a_fit_that_was_ended_goes_on(tmp_path):
             duogp.fit(ArraySource(X, y + 1, chunk_rows=32), **given, **kept)
 
 
+def test_methods_that_grow_learn_from_chunks():
+    X, y, _ = table(400)
+    gp = duogp.fit(ArraySource(X, y, chunk_rows=90), method="ivsgpr", epochs=3, batch_size=50)
+    assert np.sqrt(np.mean((gp.predict(X).mean - y) ** 2)) < 5  # the targets vary by 12
+    labels = ArraySource(X, np.where(X[:, 2] > 0, "a", "b"), chunk_rows=90, labels=True)
+    gp = duogp.fit(labels, method="ivsgpr", likelihood="classes", steps=10, batch_size=50)
+    assert gp.classes.tolist() == ["a", "b"]
+
+
 def test_arguments_of_tables_are_refused():
     X, y, _ = table(50)
     source = ArraySource(X, y)
