@@ -256,6 +256,7 @@ class StreamedClosedForm(ClosedForm):
     def __init__(self, model: Model, stream: Stream) -> None:
         self.model = model
         self.rows_at_once = stream.rows
+        self.group = stream.group
         self.objective = CollapsedObjective(model, stream, stream.group)
 
 
