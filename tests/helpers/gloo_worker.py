@@ -33,6 +33,8 @@ MINIBATCHES = {
     "robust-max": ("svgp", {"labels": True, "likelihood": "robust-max"}),
     # Draws are those of a row's place modulo 128, and 128 are the rows of a lane.
     "softmax": ("odsvgp", {"labels": True, "likelihood": "softmax", "batch_size": 256}),
+    # All rows are in one chunk, and one process has none; the zeros in its place have no density.
+    "gamma": ("svgp", {"likelihood": "gamma", "chunk_rows": 1000, "epochs": 3}),
     "deep kernel": ("svgp-dkl", {"widths": [6, 2], "validation_fraction": 0.2}),
 }
 
@@ -70,13 +72,14 @@ def bound(method: str, source: ArraySource, X, y, **given) -> list[torch.Tensor]
 
 
 def minibatches(
-    method: str, *, labels: bool = False, callbacks=(), checkpoint=None, **settings
+    method: str, *, labels: bool = False, callbacks=(), checkpoint=None, chunk_rows: int = 32, **settings
 ) -> list[torch.Tensor]:
     """A fit on two lanes: predictions, losses of the epochs, where it stopped."""
     X, y, _, weight = table(256)
     given = {"labels": True} if labels else {"sample_weight": weight}
     y = np.where(y > 0.5, "high", np.where(y < -0.5, "low", "none")) if labels else y
-    source = ArraySource(X, y, chunk_rows=32, **given)
+    y = np.exp(y) if settings.get("likelihood") == "gamma" else y
+    source = ArraySource(X, y, chunk_rows=chunk_rows, **given)
     base = {"num_inducing": 9, "dtype": "float64", "batch_size": 64, "epochs": 6}
     given = {"lanes": 2, "callbacks": callbacks, "checkpoint": checkpoint}
     gp = fit_source(source, method, settings={**base, **settings}, **given)

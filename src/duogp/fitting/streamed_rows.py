@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from duogp.data.columns import informative_columns
 from duogp.data.labels import MAX_CLASSES, encode
+from duogp.data.prefetch import ahead
 from duogp.data.scaling import Scaler
 from duogp.data.sources import Chunk, LabelledSource, Source, below, row_hashes
 from duogp.data.survey import Survey, survey
@@ -67,7 +68,7 @@ class StreamedRows:
         def chunks() -> Iterator[Chunk]:
             nonlocal lane
             for lane in range(group.rank, lanes, group.world):
-                for chunk in source.chunks(lane, lanes):
+                for chunk in ahead(source.chunks(lane, lanes)):
                     require_support(chunk.y, kind)
                     yield chunk
 

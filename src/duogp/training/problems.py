@@ -89,7 +89,9 @@ class Stochastic(Problem):
         failed, share = self.model.numerics.failed, self.feed.share
         moved = [p for p in self.model.parameters() if p.grad is not None]
         own: list[Tensor] = [loss, *(p.grad for p in moved if p.grad is not None)]
-        failures, total, *gradients = self.group.add([failed.double(), *(t * share for t in own)])
+        # A process without rows has nothing to say, not even that its nothing is no number.
+        parts = [t * share if share else torch.zeros_like(t) for t in own]
+        failures, total, *gradients = self.group.add([failed.double(), *parts])
         failed.copy_(failures > 0)
         for p, gradient in zip(moved, gradients, strict=True):
             p.grad = gradient

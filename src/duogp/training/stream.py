@@ -70,7 +70,7 @@ class Stream:
 
     def windows(self, lane: int, lanes: int, seed: int, rows: int) -> Iterator[Batch]:
         """The rows of a lane on the host, shuffled within windows of about so many rows."""
-        rng = np.random.default_rng((seed, lane))
+        rng = np.random.default_rng((seed, lane, 1))  # that of the chunks is (seed, lane)
         pieces: list[Batch] = []
         for chunk in shuffled_chunks(self.source, lane, lanes, seed):
             pieces.append(self._scaled(chunk))
