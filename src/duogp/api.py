@@ -9,10 +9,11 @@ from typing import Any, Literal, overload
 from duogp.baselines import NeuralPredictor, fit_neural
 from duogp.data.arrow_source import ArrowSource, is_dataset
 from duogp.data.sources import Source, is_source
+from duogp.fitting.factories import target_kind
 from duogp.fitting.streamed import fit_source
 from duogp.fitting.table import fit_replicates, fit_table, is_auto, plan
 from duogp.methods.registry import METHODS, Method
-from duogp.online.table import fit_stream
+from duogp.online.table import fit_chunks, fit_stream
 from duogp.posterior.gp import GP
 from duogp.posterior.stack import Stack
 from duogp.training import Callback, CheckpointOptions
@@ -75,8 +76,8 @@ def fit(
     are `duogp.Settings`; `duogp.plan` shows what they lead to.
 
     Rows that do not fit into memory: ``X`` is a source of chunks (`duogp.data.sources.Source`, which has its
-    own targets), or a `pyarrow.dataset` with the name of its ``target`` column; y is left out, and the method
-    is one with a closed form: ``duogp.fit(dataset, target="y", method="svgp")``.
+    own targets), or a `pyarrow.dataset` with the name of its ``target`` column; y is left out:
+    ``duogp.fit(dataset, target="y", method="svgp")``. What is possible there: docs/large-data.md.
 
     ``checkpoint_dir``: a folder of this fit's own, where the state of training is written every
     ``checkpoint_every`` seconds, and every ``checkpoint_steps`` steps if given. After the process was ended,
@@ -88,9 +89,13 @@ def fit(
     """
     if is_source(X) or is_dataset(X):
         given = {"y": y, "validation": validation, "noise": noise, "sample_weight": sample_weight}
-        if checkpoint_dir is not None:
-            raise ValueError("a fit to a source of chunks writes no checkpoints: leave checkpoint_dir out")
-        return fit_source(_source(X, target, given), method, callbacks=callbacks, settings=settings)
+        checkpoint = CheckpointOptions.of(checkpoint_dir, checkpoint_every, checkpoint_steps)
+        source = _source(X, target, given, settings)
+        if not is_auto(method) and METHODS[method].learns_online:
+            own = {"callbacks": callbacks or None, "checkpoint_dir": checkpoint}
+            _refuse(METHODS[method], "learns from a stream", **own)
+            return fit_chunks(source, method, settings)
+        return fit_source(source, method, callbacks=callbacks, checkpoint=checkpoint, settings=settings)
     if target is not None:
         raise ValueError("target= names a column of a pyarrow.dataset: for a table in memory give y")
     checkpoint = CheckpointOptions.of(checkpoint_dir, checkpoint_every, checkpoint_steps)
@@ -119,7 +124,9 @@ def fit(
     return fit_table(X, y, recipe, noise=noise, settings=settings, **rows)
 
 
-def _source(X: Any, target: str | Sequence[str] | None, given: dict[str, Any]) -> Source:
+def _source(
+    X: Any, target: str | Sequence[str] | None, given: dict[str, Any], settings: dict[str, Any]
+) -> Source:
     """A source of chunks; a dataset with its target becomes one."""
     for name, value in given.items():
         if value is not None:
@@ -130,7 +137,7 @@ def _source(X: Any, target: str | Sequence[str] | None, given: dict[str, Any]) -
         return X
     if target is None:
         raise ValueError("a dataset needs target=, the name of the column to predict")
-    return ArrowSource(X, target)
+    return ArrowSource(X, target, labels=target_kind(settings.get("likelihood", "gaussian")) == "classes")
 
 
 def _refuse(method: Method, why: str, **given: Any) -> None:

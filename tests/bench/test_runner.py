@@ -7,6 +7,7 @@ import os
 import time
 from types import SimpleNamespace
 
+import joblib
 import numpy as np
 import pytest
 
@@ -109,6 +110,17 @@ def test_a_cell_known_to_take_too_long_does_not_start(suite):
     assert list(budget.affordable([(same,)])) == []
     other_device = Budget(100.0, "cuda", Results([fake_row(first, "cpu") | {"seconds": {"fit": 99.0}}]))
     assert list(other_device.affordable([(same,)])) == [(same,)]
+
+
+def test_backends_of_joblib_share_the_cells(suite, results):
+    def rows(job, device):
+        return [fake_row(cell, device) for cell in job]
+
+    cells = suite.cells(splits=1)
+    with joblib.parallel_config(backend="threading", n_jobs=2):
+        done = run(cells, results, device="cpu", parallel=True, report=str, execute=rows)
+    assert (done.ok, done.missing) == (len(cells), [])
+    assert not Results.read(results).missing(cells)
 
 
 @pytest.mark.slow

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from pyarrow import csv, parquet
 from typer.testing import CliRunner
 
+import duogp
 from duogp import cli
 from duogp.cli import fit_streamed
 from duogp.tables import read_table
@@ -74,15 +79,55 @@ def test_large_files_are_streamed_unasked(folder, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--classify",), "--classify is not possible"),
         (("--test-fraction", "0.2"), "--test-fraction is not possible"),
-        (("--method", "dcsvgp"), "use 'svgp'"),
-        (("--likelihood", "student-t"), "not Gaussian"),
+        (("--method", "exact"), "use 'svgp'"),
+        (("--set", "mean=trees"), "cross-fitted"),
+        (("--likelihood", "poisson"), "whole numbers from 0"),
     ],
 )
 def test_what_is_not_streamed_is_an_error_of_one_line(folder, tmp_path, options, message):
     result = call("fit", folder / "0.parquet", "-t", "y", "-o", tmp_path / "m", "--stream", *options)
     assert result.exit_code == 2 and message in result.stderr and "Traceback" not in result.output
+
+
+def test_labels_minibatches_and_checkpoints(folder, tmp_path):
+    model, pattern = tmp_path / "m", folder / "*.parquet"
+    options = ("--stream", "--drop", "id,y", "--set", f"checkpoint_dir={tmp_path / 'kept'}", *QUICK)
+    report = found("fit", pattern, "-t", "city", "-o", model, *options)
+    assert report["task"] == "classification" and report["classes"] == ["Rom", "Ulm"]
+    assert list((tmp_path / "kept").iterdir())
+    assert found("evaluate", model, pattern)["rows"] == 300
+    report = found("fit", pattern, "-t", "y", "-o", model, "-f", "--stream", "--method", "dcsvgp", *QUICK)
+    assert report["method"] == "dcsvgp" and report["rows"] == 300
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch.distributed without gloo")
+def test_torchrun(folder, tmp_path):
+    """Two processes: one writes and reports, the other is silent, and the model is that of one process."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    if sys.platform == "linux":
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "duogp", "fit"]
+    own = [
+        str(folder / "*.parquet"),
+        "-t",
+        "y",
+        "-o",
+        str(tmp_path / "two"),
+        "--drop",
+        "id",
+        "--json",
+        *QUICK,
+    ]
+    run = subprocess.run([*command, *own], env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    report = json.loads(run.stdout)
+    assert report["rows"] == 300 and any("2 processes" in text for text in report["notes"])
+    found("fit", folder / "*.parquet", "-t", "y", "-o", tmp_path / "one", "--stream", "--drop", "id", *QUICK)
+    two, one = (duogp.load(tmp_path / name) for name in ("two", "one"))
+    X = np.zeros((3, len(one.columns)))
+    np.testing.assert_allclose(two.predict(X).mean, one.predict(X).mean, rtol=1e-6)
 
 
 def test_a_pattern_without_files_is_an_error(tmp_path):

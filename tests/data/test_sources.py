@@ -146,3 +146,34 @@ def test_equal_rows_have_equal_hashes_wherever_they_stand():
     assert len(np.unique(hashes)) == 50 and not np.array_equal(hashes, row_hashes(Chunk(x, y), 6))
     zeros = row_hashes(Chunk(np.array([[0.0], [-0.0]]), np.zeros((2, 1))), 0)
     assert zeros[0] == zeros[1]
+
+
+def test_labels_of_a_dataset_and_of_a_table(tmp_path):
+    labels = np.array(["b", "a", "c", "a", "b", "b"])
+    X = np.arange(6.0)[:, None]
+    table = pa.table({"x": X[:, 0], "y": pa.array(labels).dictionary_encode()})
+    parquet.write_table(table, tmp_path / "t.parquet", row_group_size=2)
+    files = ArrowSource(str(tmp_path / "t.parquet"), "y", labels=True)
+    memory = ArraySource(X, labels, labels=True, chunk_rows=2)
+    for source in (files, memory):
+        assert source.classes.tolist() == ["a", "b", "c"]
+        codes = np.concatenate([chunk.y for chunk in source.chunks()])[:, 0]
+        assert source.classes[codes.astype(int)].tolist() == labels.tolist()
+    with pytest.raises(ValueError, match="without a label"):
+        ArrowSource(dataset.dataset(pa.table({"x": [1.0, 2.0], "y": ["a", None]})), "y", labels=True)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_shuffled_chunks_are_the_same_chunks(tmp_path, world):
+    X = np.arange(40.0)[:, None]
+    parquet.write_table(pa.table({"x": X[:, 0], "y": X[:, 0]}), tmp_path / "t.parquet", row_group_size=4)
+    for source in (ArrowSource(str(tmp_path / "t.parquet"), "y"), ArraySource(X, X[:, 0], chunk_rows=4)):
+        orders = []
+        for seed in (0, 1):
+            found = [list(source.shuffled(rank, world, seed)) for rank in range(world)]
+            for rank, chunks in enumerate(found):
+                plain = {chunk.number: chunk for chunk in source.chunks(rank, world)}
+                assert sorted(chunk.number for chunk in chunks) == sorted(plain)
+                assert all(np.array_equal(chunk.x, plain[chunk.number].x) for chunk in chunks)
+            orders.append([chunk.number for chunk in found[0]])
+        assert orders[0] != orders[1]

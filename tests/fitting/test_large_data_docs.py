@@ -11,9 +11,9 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "large-data.md"
 
 
-def block(section: str) -> str:
+def block(section: str, place: int = 0) -> str:
     text = DOCS.read_text(encoding="utf-8").split(f"\n## {section}\n")[1].split("\n## ")[0]
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)[place]
 
 
 def test_files_and_sums(tmp_path, monkeypatch):
@@ -25,9 +25,25 @@ def test_files_and_sums(tmp_path, monkeypatch):
     X, y = names["X"], names["y"]
     assert np.sqrt(np.mean((names["mean"] - y) ** 2)) < 0.2  # the noise is 0.1
     assert any("held out" in note for note in names["gp"].history.notes)
+    exec(block("Files", 1), names)
+    assert names["mean"].shape == names["std"].shape == (6000,)
     exec(block("The sums"), names)
     assert int(names["sums"].rows) == 2000
     assert np.sqrt(np.mean((names["gp"].predict(X).mean - y) ** 2)) < 0.2
+
+
+@pytest.mark.slow
+def test_dask(tmp_path, monkeypatch):
+    pytest.importorskip("dask.distributed")
+    monkeypatch.chdir(tmp_path)
+    names: dict = {"__name__": "example"}
+    exec(block("Files"), names)
+    before = names["gp"]
+    exec(block("Dask"), names)
+    gp, X = names["gp"], names["X"]
+    assert int(names["sums"].rows) == 6000
+    assert np.abs(gp.predict(X).mean - before.predict(X).mean).max() < 0.2  # a tenth of the rows more
+    assert not np.array_equal(gp.predict(X).mean, before.predict(X).mean)
 
 
 def test_the_script_of_several_processes_compiles():

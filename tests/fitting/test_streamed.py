@@ -97,21 +97,140 @@ def test_several_outputs():
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        ("dcsvgp", {}, "use 'svgp'"),
         ("auto", {}, "use 'svgp'"),
-        ("ppgpr-chol", {}, "not quadratic"),
-        ("svgp", {"likelihood": "poisson"}, "not Gaussian"),
-        ("svgp", {"solver": "stochastic"}, "closed form"),
         ("exact", {}, "rows themselves"),
         ("svgp", {"mean": "trees"}, "cross-fitted"),
         ("deep-ensemble", {}, "source of chunks"),
         ("svgp", {"beta1": [0.5, 1.0], "validation_fraction": 0.1}, "lists of beta1"),
+        ("dcsvgp", {"omega": "blocks"}, "partition"),
+        ("dcsvgp", {"solver": "closed-form", "beta2": 1.0}, "Ω"),
+        ("ppgpr-chol", {"solver": "closed-form"}, "not quadratic"),
+        ("svgp", {"likelihood": "poisson"}, "whole numbers from 0"),
+        ("svgp", {"likelihood": "classes"}, "no class labels"),
     ],
 )
 def test_what_is_not_streamed_is_refused(method, settings, message):
     X, y, _ = table(50)
     with pytest.raises(ValueError, match=message):
         duogp.fit(ArraySource(X, y), method=method, **settings)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "solver"),
+    [
+        ("svgp", {"solver": "stochastic"}, "stochastic"),
+        ("dcsvgp", {}, "stochastic"),
+        ("orthnat", {}, "natural"),
+        ("ppgpr-chol", {"warm_start": 50}, "stochastic"),
+        ("svgp", {"likelihood": "student-t"}, "natural"),
+    ],
+)
+def test_minibatches_of_a_source_are_as_good_as_those_of_a_table(method, settings, solver):
+    X, y, _ = table()
+    new, truth, _ = table(seed=1)
+    given = {"batch_size": 100, "learning_rate": 0.05, "epochs": 40, "warm_start": 50}
+    if solver == "natural":
+        given.pop("warm_start")
+    given |= SMALL | settings
+    gp = fit_source(ArraySource(X, y, chunk_rows=50), method, settings=dict(given))
+    memory = duogp.fit(X, y, method, solver=solver, **{k: v for k, v in given.items() if k != "solver"})
+    assert gp.history.solver == memory.history.solver == solver
+    ours, theirs = (float(np.sqrt(np.mean((g.predict(new).mean - truth) ** 2))) for g in (gp, memory))
+    assert ours < 1.2 * theirs  # other batches, the same steps
+    assert ours < 0.5 * truth.std()
+    assert gp.history[-1].loss == pytest.approx(memory.history[-1].loss, abs=0.25)
+
+
+def test_minibatches_by_default_start_from_a_closed_form_of_the_sample():
+    X, y, _ = table(300)
+    gp = duogp.fit(ArraySource(X, y, chunk_rows=50), method="dcsvgp", batch_size=100, **SMALL)
+    assert gp.history.converged is not None  # the loss says when to stop
+    assert np.sqrt(np.mean((gp.predict(X).mean - y) ** 2)) < 3
+
+
+def test_networks_are_stopped_by_rows_held_out():
+    X, y, _ = table()
+    settings = {**SMALL, "widths": [8, 2], "epochs": 200, "patience": 2, "learning_rate": 0.05}
+    gp = duogp.fit(ArraySource(X, y, chunk_rows=50), method="svgp-dkl", **settings)
+    held_out = next(int(note.split()[0]) for note in gp.history.notes if "held out" in note)
+    assert 30 < held_out < 100
+    assert gp.history.stopped_early and gp.history.best_epoch < 200
+    assert np.isfinite(gp.history.validation_nll)
+
+
+def test_a_closed_form_that_needs_it_is_stopped_by_rows_held_out():
+    X, y, _ = table(300)
+    settings = {**SMALL, "solver": "closed-form", "epochs": 10}
+    gp = duogp.fit(ArraySource(X, y, chunk_rows=50), method="dcsvgp", **settings)
+    assert gp.history.solver == "closed-form" and gp.history.best_epoch is not None
+
+
+@pytest.mark.parametrize("likelihood", ["classes", "softmax", "robust-max"])
+def test_class_labels_are_those_of_the_whole_source(likelihood, tmp_path):
+    """One of them stands in a few rows, and not in the sample that the fit starts from."""
+    X, _, _ = table()
+    labels = np.where(X[:, 2] > 0, "up", "down").astype(object)
+    labels[-3:] = "rare"
+    columns = {name: X[:, i] for i, name in enumerate("abc")} | {"y": labels}
+    parquet.write_table(pa.table(columns), tmp_path / "t.parquet", row_group_size=100)
+    settings = {**SMALL, "likelihood": likelihood, "epochs": 10, "batch_size": 100}
+    files = ArrowSource(dataset.dataset(str(tmp_path / "t.parquet")), "y", labels=True)
+    gp = fit_source(files, "svgp", settings=dict(settings), sample_rows=20)
+    assert gp.classes.tolist() == ["down", "rare", "up"]
+    probabilities = np.asarray(gp.predict(X).probabilities)
+    assert probabilities.shape == (600, 3)
+    right = gp.classes[probabilities.argmax(1)] == labels
+    assert right.mean() > 0.85
+    duogp.save(gp, tmp_path / "model")
+    again = duogp.load(tmp_path / "model")
+    assert np.array_equal(again.predict(X).probabilities, probabilities)
+
+
+def test_labels_that_are_numbers_need_no_word():
+    X, y, _ = table(200)
+    settings = {**SMALL, "likelihood": "bernoulli", "epochs": 3}
+    gp = duogp.fit(ArraySource(X, (y > 50) + 3.0, chunk_rows=50), method="svgp", **settings)
+    assert gp.classes.tolist() == [3.0, 4.0]
+    with pytest.raises(ValueError, match="only one class"):
+        duogp.fit(ArraySource(X, np.ones(200)), method="svgp", **settings)
+
+
+def test_a_fit_that_was_ended_goes_on(tmp_path):
+    """The same bits, whether the checkpoint lies between epochs or within one."""
+    X, y, _ = table(120)
+
+    class Ended(Exception):
+        pass
+
+    def end(progression):
+        if progression.epoch == 4:
+            raise Ended
+
+    for name, settings, steps in (
+        ("dcsvgp", {"batch_size": 30, "epochs": 6}, 5),
+        ("orthnat", {"batch_size": 30, "epochs": 6}, 5),
+        ("svgp", {"epochs": 6}, 1),
+    ):
+        given = {"method": name, **SMALL, **settings}
+        source = ArraySource(X, y, chunk_rows=32)
+        whole = duogp.fit(source, **given)
+        kept = {"checkpoint_dir": tmp_path / name, "checkpoint_steps": steps}
+        with pytest.raises(Ended):
+            duogp.fit(source, **given, **kept, callbacks=[end])
+        assert list((tmp_path / name).iterdir())
+        again = duogp.fit(source, **given, **kept)
+        assert np.array_equal(again.predict(X).mean, whole.predict(X).mean)
+        with pytest.raises(duogp.errors.CheckpointError, match="another fit"):
+            duogp.fit(ArraySource(X, y + 1, chunk_rows=32), **given, **kept)
+
+
+def test_methods_that_grow_learn_from_chunks():
+    X, y, _ = table(400)
+    gp = duogp.fit(ArraySource(X, y, chunk_rows=90), method="ivsgpr", epochs=3, batch_size=50)
+    assert np.sqrt(np.mean((gp.predict(X).mean - y) ** 2)) < 5  # the targets vary by 12
+    labels = ArraySource(X, np.where(X[:, 2] > 0, "a", "b"), chunk_rows=90, labels=True)
+    gp = duogp.fit(labels, method="ivsgpr", likelihood="classes", steps=10, batch_size=50)
+    assert gp.classes.tolist() == ["a", "b"]
 
 
 def test_arguments_of_tables_are_refused():

@@ -35,7 +35,7 @@ STOREYS = [
     ["io"],
     ["bo"],
     ["cli"],
-    ["demo"],
+    ["demo", "__main__"],
 ]
 HEIGHT = {name: height for height, names in enumerate(STOREYS) for name in names}
 #: Neighbours on one storey that one may import the other; the order of the list is that of the imports.

@@ -64,9 +64,50 @@ def test_a_fit_with_categories_and_gaps(files):
     assert np.sqrt(np.mean((mean - y)[known] ** 2)) < 0.3  # the noise is 0.1
 
 
-def test_labels_and_missing_columns_are_refused(files):
+def test_labels_are_those_of_all_rows(files):
+    pattern, table = files
+    source = TableSource(pattern, "city", weights="w", drop=["y"], chunk_rows=60, sample_rows=20)
+    assert source.classes.tolist() == ["Paris", "Rom", "Ulm"]
+    codes = np.concatenate([c.y for c in source.chunks()])[:, 0].astype(int)
+    assert source.classes[codes].tolist() == table["city"].to_pylist()
+    shuffled = list(source.shuffled(0, 1, 3))
+    assert sorted(c.number for c in shuffled) == [c.number for c in source.chunks()]
+    assert [c.number for c in shuffled] != [c.number for c in source.chunks()]
+
+
+def test_missing_columns_are_refused(files):
     pattern, _ = files
-    with pytest.raises(ValueError, match="class labels"):
-        TableSource(pattern, "city")
     with pytest.raises(ValueError, match="lacks the column 'z'"):
         TableSource(pattern, "z")
+
+
+def late_table(n: int = 4000):
+    """Everything that is new stands in the last rows: a gap, a level, a value, a label."""
+    rng = np.random.default_rng(0)
+    last = np.arange(n) == n - 1
+    city = rng.choice(["Ulm", "Rom"], n).astype(object)
+    city[-1] = "Paris"
+    size = pa.array(rng.normal(size=n), mask=np.arange(n) == n - 2)
+    return pa.table({"size": size, "constant": last * 1.0, "city": city, "y": rng.normal(size=n)})
+
+
+def test_what_is_new_halfway_through_is_read_as_in_a_table_that_fits(tmp_path):
+    table = late_table()
+    parquet.write_table(table, tmp_path / "t.parquet", row_group_size=1000)
+    source = TableSource(str(tmp_path / "t.parquet"), "y", sample_rows=200)
+    whole = Schema.learn(table, "y")
+    assert source.sample.num_rows == 200
+    assert source.names == whole.names  # the gap has its indicator, the column that is constant at first too
+    assert not source.schema.dropped and not source.schema.unknown(table)
+
+
+def test_csv_columns_that_turn_out_to_be_something_else(tmp_path):
+    rows = 200_000  # more than pyarrow looks at
+    numbers = np.arange(rows)
+    lines = [f"{i},{i % 7},{i % 5}\n" for i in numbers]
+    lines[-2:] = ["1.5,text,1\n", "2.5,3,2\n"]
+    (tmp_path / "t.csv").write_text("whole,code,y\n" + "".join(lines) * 8)
+    source = TableSource(str(tmp_path / "t.csv"), "y", sample_rows=1000)
+    kinds = {column.name: column.kind for column in source.schema.columns}
+    assert kinds == {"whole": "number", "code": "category"}
+    assert sum(len(chunk.x) for chunk in source.chunks()) == 8 * rows

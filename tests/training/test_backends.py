@@ -10,7 +10,7 @@ import torch
 
 import duogp
 from duogp.kernels import RBF
-from duogp.training import Problem, Stochastic, Table, backends
+from duogp.training import Minibatches, Problem, Stochastic, Table, TableFeed, backends
 from duogp.training.joint import CompiledStep
 from helpers.fit_tables import table
 
@@ -98,16 +98,19 @@ def test_a_formula_of_ones_own_is_trained_and_predicted_with() -> None:
 def test_a_compiled_step_notes_a_failed_factorisation_and_sees_more_jitter() -> None:
     X, y = table()
     model = duogp.fit(X, y, "svgp", **SETTINGS | {"steps": 1}).model
-    step = CompiledStep(model, Table(torch.as_tensor(X), torch.as_tensor(y)[:, None]))
-    rows = torch.arange(7)[None]
+    batches = Minibatches(torch.arange(7)[None], 7, [torch.Generator()])
+    feed = TableFeed(Table(torch.as_tensor(X), torch.as_tensor(y)[:, None]), batches)
+    feed.start_epoch()
+    feed.select(0)
+    step = CompiledStep(model, feed)
     with torch.no_grad():
         model.basis.inducing.copy_(torch.zeros_like(model.basis.inducing))  # all points coincide
         model.numerics.jitter.zero_()
-    step(rows)
+    step()
     assert model.numerics.failed.all()
     model.numerics.failed.zero_()
     model.numerics.jitter.fill_(1e-3)
-    assert torch.isfinite(step(rows)).all() and not model.numerics.failed.any()
+    assert torch.isfinite(step()).all() and not model.numerics.failed.any()
     assert torch.isfinite(model.basis.inducing.grad).all()
 
 
@@ -120,7 +123,7 @@ def test_compiling_is_for_minibatch_steps() -> None:
 
 
 def cannot_compile(self: Stochastic, wanted: bool = True) -> None:
-    def broken(_: object) -> torch.Tensor:
+    def broken() -> torch.Tensor:
         raise RuntimeError("no compiler found\nand much more")
 
     self.compiled = broken if wanted else None

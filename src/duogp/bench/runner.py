@@ -16,7 +16,7 @@ from duogp.bench import learning_curve, measure
 from duogp.bench.results import Results, Row, append, begin_row, failure
 from duogp.bench.suite import RUNNER_SETTINGS, Cell
 from duogp.bench.tasks import task_of
-from duogp.bench.workers import run_in_processes
+from duogp.bench.workers import run_by_joblib, run_in_processes
 
 if TYPE_CHECKING:
     from duogp.data.splits import Split
@@ -47,12 +47,14 @@ def run(
     time_limit: float | None = None,
     report: Report = print,
     execute: Execute | None = None,
+    parallel: bool = False,
 ) -> Summary:
     """Run the cells that have no successful row yet, in their order, and append a row for each.
 
     ``replicates``: the number of splits of the same data and method that are trained as one batched model.
     With a time limit (seconds) no cell starts that is not expected to end in time; expected is the time that
-    the same data and method took before, or a small margin where that is not known.
+    the same data and method took before, or a small margin where that is not known. ``parallel``: by
+    `joblib.Parallel` instead of ``workers``, on the backend and with the jobs of `joblib.parallel_config`.
     """
     for name, count in {"workers": workers, "replicates": replicates}.items():
         if count < 1:
@@ -74,7 +76,10 @@ def run(
             report(f"[{sum(outcome.values())}/{len(todo)}] {describe(cell, row)}")
 
     queue = budget.affordable(jobs(todo, replicates))
-    if workers == 1:
+    if parallel:
+        for job, rows in run_by_joblib(queue, device, execute):
+            finished(job, rows)
+    elif workers == 1:
         for job in queue:
             finished(job, execute(job, device))
     else:

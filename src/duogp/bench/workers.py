@@ -94,6 +94,17 @@ def run_in_processes(
             worker.stop()
 
 
+def run_by_joblib(queue: Iterator[Job], device: str, execute: Execute) -> Iterator[tuple[Job, list[Row]]]:
+    """The rows of every job as they are done, by whatever `joblib.parallel_config` names."""
+    import joblib
+
+    def work(job: Job) -> tuple[Job, list[Row]]:
+        return job, execute(job, device)
+
+    found = joblib.Parallel(return_as="generator_unordered")(joblib.delayed(work)(job) for job in queue)
+    yield from found
+
+
 def serve(channel: Connection, device: str, execute: Execute, threads: int) -> None:
     """The loop of a worker process: receive a job, send back its rows."""
     if threads:

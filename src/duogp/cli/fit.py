@@ -128,11 +128,19 @@ def fit(
             target,
             folder,
             parameters | settings,
-            {"weights": weights, "drop": dropped, "category": categories, "missing": missing, **reading},
+            {
+                "weights": weights,
+                "drop": dropped,
+                "category": categories,
+                "missing": missing,
+                "classify": classify or is_class_likelihood(likelihood),
+                **reading,
+            },
             form=form,
-            refused={"--classify": classify, "--test-fraction": test_fraction},
+            refused={"--test-fraction": test_fraction},
         )
-        show(report, as_json, quiet, print_report)
+        if report is not None:
+            show(report, as_json, quiet, print_report)
         return
     table = read_together(paths, categories, form)
     check_roles(table, target, weights, dropped, categories)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from duogp.data.labels import MAX_CLASSES, as_labels, encode
 from duogp.data.sources import CHUNK_ROWS, Chunk, Floats, require_chunk_rows
 
 #: File endings and the formats that pyarrow.dataset knows them by.
@@ -32,7 +34,8 @@ class ArrowSource:
 
     Row groups of Parquet files, or whole files of the other formats, are dealt to the ranks in turn; where
     there are fewer of them than ranks, every rank reads all and keeps its share of the batches. Text and gaps
-    are refused by an error that names the column.
+    are refused by an error that names the column. ``labels``: the target holds class labels of any type; one
+    pass over that column finds them.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class ArrowSource:
         weight: str | None = None,
         noise: str | None = None,
         chunk_rows: int = CHUNK_ROWS,
+        labels: bool = False,
     ) -> None:
         self.chunk_rows = require_chunk_rows(chunk_rows)
         self.dataset = dataset if is_dataset(dataset) else open_dataset(dataset)
@@ -65,23 +69,37 @@ class ArrowSource:
         if both := set(self.names) & apart:
             raise ValueError(f"column {min(map(str, both))!r} cannot be an input and something else as well")
         for name in self._columns:
-            self._require_numbers(name)
+            if not (labels and name in self.targets):
+                self._require_numbers(name)
+        self.classes: NDArray | None = None
+        if labels:
+            if len(self.targets) > 1:
+                raise ValueError(f"class labels are one column, got {', '.join(map(repr, self.targets))}")
+            self.classes, self._labels = find_classes(self.dataset, self.targets[0], self.chunk_rows)
 
     def chunks(self, rank: int = 0, world: int = 1) -> Iterator[Chunk]:
-        for number, batch in record_batches(self.dataset, self._columns, self.chunk_rows, rank, world):
+        return self._chunks(rank, world)
+
+    def shuffled(self, rank: int, world: int, seed: int) -> Iterator[Chunk]:
+        """The chunks of a rank, row groups (or files) in a random order."""
+        return self._chunks(rank, world, seed)
+
+    def _chunks(self, rank: int, world: int, seed: int | None = None) -> Iterator[Chunk]:
+        for number, batch in record_batches(self.dataset, self._columns, self.chunk_rows, rank, world, seed):
             yield self._chunk(batch, number)
 
     def _chunk(self, batch: Any, number: int) -> Chunk:
         names = batch.schema.names
-        values = {name: _numbers(batch.column(names.index(name)), name) for name in self._columns}
-        weight = None if self.weight is None else values[self.weight]
-        noise = None if self.noise is None else values[self.noise][:, None]
+        columns = {name: batch.column(names.index(name)) for name in self._columns}
+        if self.classes is not None:
+            columns |= {name: codes_in(columns[name], self._labels) for name in self.targets}
+        weight = None if self.weight is None else _matrix(columns, [self.weight])[:, 0]
+        noise = None if self.noise is None else _matrix(columns, [self.noise])
         if weight is not None and (weight < 0).any():
             raise ValueError(f"the weights in column {self.weight!r} must not be negative")
         if noise is not None and (noise <= 0).any():
             raise ValueError(f"the noise variances in column {self.noise!r} must be positive")
-        x, y = (np.column_stack([values[name] for name in part]) for part in (self.names, self.targets))
-        return Chunk(x, y, noise, weight, number)
+        return Chunk(_matrix(columns, self.names), _matrix(columns, self.targets), noise, weight, number)
 
     def _require_numbers(self, name: str) -> None:
         import pyarrow.types as types
@@ -101,18 +119,24 @@ class ArrowSource:
 
 
 def record_batches(
-    dataset: Any, columns: Sequence[str], rows: int, rank: int = 0, world: int = 1
+    dataset: Any,
+    columns: Sequence[str],
+    rows: int,
+    rank: int = 0,
+    world: int = 1,
+    seed: int | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """Record batches of at most so many rows that belong to a rank, with numbers that all ranks agree on.
 
-    Few are read ahead, so that memory is bounded.
+    Few are read ahead, so that memory is bounded. With a ``seed`` the pieces come in a random order.
     """
     pieces = _pieces(dataset)
     by_piece = len(pieces) >= world
-    for i, piece in enumerate(pieces):
-        if by_piece and i % world != rank:
-            continue
-        batches = piece.to_batches(
+    own = np.arange(rank, len(pieces), world) if by_piece else np.arange(len(pieces))
+    if seed is not None:
+        own = np.random.default_rng((seed, rank)).permutation(own)
+    for i in own.tolist():
+        batches = pieces[i].to_batches(
             schema=dataset.schema,
             columns=list(columns),
             batch_size=rows,
@@ -122,6 +146,38 @@ def record_batches(
         for place, batch in enumerate(batches):
             if batch.num_rows and (by_piece or (i + place) % world == rank):
                 yield (i << 32) + place, batch
+
+
+def find_classes(dataset: Any, name: str, rows: int = CHUNK_ROWS) -> tuple[NDArray, Any]:
+    """The sorted class labels of a column, from one pass over it: as numpy has them, and as pyarrow does."""
+    import pyarrow
+    import pyarrow.compute as compute
+
+    found: Any = None
+    for _, batch in record_batches(dataset, [name], rows):
+        own = _decoded(batch.column(0)).unique()
+        found = own if found is None else compute.unique(pyarrow.concat_arrays([found, own]))
+        if found.null_count:
+            raise ValueError(f"column {name!r} has rows without a label")
+        if len(found) > MAX_CLASSES:
+            raise ValueError(f"column {name!r} has more than {MAX_CLASSES} different labels")
+    if found is None:
+        raise ValueError("the dataset has no rows")
+    codes, classes = encode(as_labels(found.to_numpy(zero_copy_only=False), len(found), name), name)
+    return classes, found.take(pyarrow.array(np.argsort(codes)))
+
+
+def codes_in(column: Any, labels: Any) -> Any:
+    """The places of a column's values among labels, as an arrow column."""
+    import pyarrow.compute as compute
+
+    return compute.index_in(_decoded(column), value_set=labels)
+
+
+def _decoded(column: Any) -> Any:
+    import pyarrow.types as types
+
+    return column.dictionary_decode() if types.is_dictionary(column.type) else column
 
 
 def _pieces(dataset: Any) -> list[Any]:
@@ -176,8 +232,21 @@ def files_of(paths: Any) -> list[str]:
     return out
 
 
-def _numbers(column: Any, name: str) -> Floats:
-    """A column of a record batch as finite float64."""
+def _matrix(columns: Mapping[str, Any], names: Sequence[str]) -> Floats:
+    """Columns of a record batch as finite float64, [n, columns]."""
+    out = np.empty((len(columns[names[0]]), len(names)), order="F")
+    for j, name in enumerate(names):
+        _numbers(columns[name], name, out[:, j])
+    with np.errstate(all="ignore"):
+        sound = np.isfinite(out.sum())  # one number instead of a mask; a sum may also overflow
+    if not sound and not (finite := np.isfinite(out).all(0)).all():
+        bad = names[int(np.argmin(finite))]
+        raise ValueError(f"column {bad!r} has values that are not finite (NaN or infinity)")
+    return np.ascontiguousarray(out)  # as rows in memory lie: the same sums, to the last bit
+
+
+def _numbers(column: Any, name: str, out: Floats) -> None:
+    """Write the numbers of a column of a record batch."""
     import pyarrow
 
     if column.null_count:
@@ -185,10 +254,9 @@ def _numbers(column: Any, name: str) -> Floats:
             f"column {name!r} has missing values: a source of chunks reads numbers only; fill them in, or "
             "leave the column out with columns="
         )
-    kind = column.type
-    if pyarrow.types.is_boolean(kind):
+    types = pyarrow.types
+    if types.is_boolean(column.type):
         column = column.cast(pyarrow.uint8())
-    values = column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
-    if not np.isfinite(values).all():
-        raise ValueError(f"column {name!r} has values that are not finite (NaN or infinity)")
-    return values
+    elif not (types.is_integer(column.type) or types.is_floating(column.type)):
+        column = column.cast(pyarrow.float64(), safe=False)
+    out[:] = column.to_numpy(zero_copy_only=False)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from duogp.data.labels import as_labels, codes_of, encode
 from duogp.data.validation import as_matrix, as_row_noise, as_row_vector, as_target, column_names
 
 Floats = NDArray[np.float64]
@@ -40,8 +41,9 @@ class Chunk(NamedTuple):
 class Source(Protocol):
     """Rows in chunks, as often as they are asked for.
 
-    A source may also have ``names``, those of the columns of x, and ``single_output``, whether y is one
-    number a row (assumed where there is one output).
+    A source may also have ``names``, those of the columns of x; ``single_output``, whether y is one number a
+    row (assumed where there is one output); ``classes``, the labels of class numbers that stand in y; and
+    ``shuffled(rank, world, seed)``, the same chunks in a random order, for minibatches.
     """
 
     def chunks(self, rank: int = 0, world: int = 1) -> Iterator[Chunk]:
@@ -55,15 +57,28 @@ def is_source(value: Any) -> TypeGuard[Source]:
 
 
 class ArraySource:
-    """The table in memory as a source: consecutive chunks, dealt to ranks in turn."""
+    """The table in memory as a source: consecutive chunks, dealt to ranks in turn.
+
+    ``labels``: y holds class labels, of any type.
+    """
 
     def __init__(
-        self, X: Any, y: Any, *, noise: Any = None, sample_weight: Any = None, chunk_rows: int = CHUNK_ROWS
+        self,
+        X: Any,
+        y: Any,
+        *,
+        noise: Any = None,
+        sample_weight: Any = None,
+        chunk_rows: int = CHUNK_ROWS,
+        labels: bool = False,
     ) -> None:
         self.chunk_rows = require_chunk_rows(chunk_rows)
         self.names = column_names(X)
         self.X = as_matrix(X, "X")
         n = len(self.X)
+        self.classes: NDArray | None = None
+        if labels:
+            y, self.classes = encode(as_labels(y, n))
         target = as_target(y, n)
         self.single_output = target.ndim == 1
         self.y = target.reshape(n, -1).astype(np.float64)
@@ -73,16 +88,50 @@ class ArraySource:
             self.weight = as_row_vector(sample_weight, n, allow_zero=True)
 
     def chunks(self, rank: int = 0, world: int = 1) -> Iterator[Chunk]:
-        size = self.chunk_rows
-        for number in range(rank, -(-len(self.X) // size), world):
-            s = slice(number * size, (number + 1) * size)
-            yield Chunk(
-                self.X[s].astype(np.float64, copy=False),
-                self.y[s],
-                None if self.noise is None else self.noise[s],
-                None if self.weight is None else self.weight[s],
-                number,
-            )
+        return map(self._chunk, self._numbers(rank, world))
+
+    def shuffled(self, rank: int, world: int, seed: int) -> Iterator[Chunk]:
+        """The chunks of a rank in a random order."""
+        own = np.array(self._numbers(rank, world), dtype=np.int64)
+        return map(self._chunk, np.random.default_rng((seed, rank)).permutation(own).tolist())
+
+    def _numbers(self, rank: int, world: int) -> range:
+        return range(rank, -(-len(self.X) // self.chunk_rows), world)
+
+    def _chunk(self, number: int) -> Chunk:
+        s = slice(number * self.chunk_rows, (number + 1) * self.chunk_rows)
+        return Chunk(
+            self.X[s].astype(np.float64, copy=False),
+            self.y[s],
+            None if self.noise is None else self.noise[s],
+            None if self.weight is None else self.weight[s],
+            number,
+        )
+
+
+class LabelledSource:
+    """A source whose y are labels that are numbers, with the numbers of their classes instead."""
+
+    def __init__(self, source: Source, classes: NDArray) -> None:
+        self.source, self.classes = source, classes
+        self.names = getattr(source, "names", None)
+        self.single_output = True
+
+    def chunks(self, rank: int = 0, world: int = 1) -> Iterator[Chunk]:
+        return map(self._encoded, self.source.chunks(rank, world))
+
+    def shuffled(self, rank: int, world: int, seed: int) -> Iterator[Chunk]:
+        return map(self._encoded, shuffled_chunks(self.source, rank, world, seed))
+
+    def _encoded(self, chunk: Chunk) -> Chunk:
+        return chunk._replace(y=codes_of(chunk.y, self.classes).astype(np.float64))
+
+
+def shuffled_chunks(source: Source, rank: int, world: int, seed: int) -> Iterator[Chunk]:
+    """The chunks of a rank in a random order, where the source has one; else in its own."""
+    shuffled = getattr(source, "shuffled", None)
+    chunks: Iterator[Chunk] = source.chunks(rank, world) if shuffled is None else shuffled(rank, world, seed)
+    return chunks
 
 
 def require_chunk_rows(value: int) -> int:

@@ -80,6 +80,7 @@ class Survey:
     moments: Moments
     sample: Chunk
     dims: int  # columns of x
+    held_out: Chunk | None = None  # a sample of the rows held out; None: there are none
 
     def part(self, of_y: bool) -> Moments:
         """The moments of the columns of x, or of y."""
@@ -88,51 +89,72 @@ class Survey:
         return Moments(m.rows, m.weight, m.mean[s], m.squares[s], m.low[s], m.high[s])
 
 
+Mask = Callable[[Chunk], NDArray[np.bool_]]
+
+
 def survey(
     chunks: Iterable[Chunk],
     *,
     sample: int,
     seed: int,
-    keep: Callable[[Chunk], NDArray[np.bool_]] | None = None,
+    keep: Mask | None = None,
+    hold_out: Mask | None = None,
     group: Group | None = None,
 ) -> Survey:
     """One pass over the chunks of this process, merged with those of the others of the group.
 
-    ``keep``: a mask of the rows of a chunk that count; those that are drawn are ``sample`` of them.
+    ``keep``: a mask of the rows of a chunk that count, all by default; ``hold_out``: of those held out. Of
+    both, ``sample`` rows are drawn.
     """
     group = Group() if group is None else group
     moments: list[Floats] = []  # [number, moments] of every chunk
     drawn: Floats | None = None
+    apart: Floats | None = None
     shape = np.zeros(4)  # columns of x, y, noise and weights
     for chunk in chunks:
         priority = (place_hashes(chunk.number, len(chunk.x), seed) >> np.uint64(11)).astype(np.float64)
-        if keep is not None:
-            mask = keep(chunk)
-            chunk, priority = chunk.take(mask), priority[mask]
         if not len(chunk.x):
             continue
         found = np.array([_width(part) for part in (chunk.x, chunk.y, chunk.noise, chunk.weight)], float)
         if shape.any() and not np.array_equal(shape, found):
             raise ValueError(f"chunk {chunk.number} has other columns than the chunks before it")
         shape = found
+        if hold_out is not None and (mask := hold_out(chunk)).any():
+            apart = _smallest(priority[mask], chunk.take(mask), apart, sample)
+        if keep is not None and not (mask := keep(chunk)).all():
+            chunk, priority = chunk.take(mask), priority[mask]
+        if not len(chunk.x):
+            continue
         own = Moments.of(np.column_stack([chunk.x, chunk.y]), chunk.weight)
         moments.append(np.concatenate([[float(chunk.number)], own.as_row()]))
         drawn = _smallest(priority, chunk, drawn, sample)
     shapes = group.rows(torch.as_tensor(shape)[None]).numpy()
     shapes = shapes[shapes.any(1)]
-    if not len(shapes):
-        raise ValueError("the source has no rows to train on")
-    if (shapes != shapes[0]).any():
+    if len(shapes) and (shapes != shapes[0]).any():
         raise ValueError("the chunks of different processes have different columns")
-    d, outputs, noise, weight = shapes[0].astype(int)
-    empty = np.empty((0, 1 + d + outputs + noise + weight))
-    rows = group.rows(torch.as_tensor(empty if drawn is None else drawn)).numpy()
-    rows = rows[rows[:, 0].argsort(kind="stable")][:sample, 1:]
+    d, outputs, noise, weight = shapes[0].astype(int) if len(shapes) else (0, 0, 0, 0)
     table = np.stack(moments) if moments else np.empty((0, 3 + 4 * (d + outputs)))
-    merged = _merged(group.rows(torch.as_tensor(table)).numpy())
+    table = group.rows(torch.as_tensor(table)).numpy()
+    if not len(table):
+        raise ValueError("the source has no rows to train on")
+    widths = (d, outputs, noise, weight)
+    rest = None if hold_out is None else _together(apart, widths, sample, group)
+    return Survey(
+        _merged(table),
+        _together(drawn, widths, sample, group),
+        int(d),
+        rest if rest is not None and len(rest.x) else None,
+    )
+
+
+def _together(drawn: Floats | None, widths: tuple[int, ...], size: int, group: Group) -> Chunk:
+    """The rows of the smallest priorities of all processes."""
+    d, outputs, noise, weight = widths
+    own = np.empty((0, 1 + sum(widths))) if drawn is None else drawn
+    rows = group.rows(torch.as_tensor(own)).numpy()
+    rows = rows[rows[:, 0].argsort(kind="stable")][:size, 1:]
     x, y, own_noise, own_weight = np.split(rows, np.cumsum([d, outputs, noise]), axis=1)
-    chosen = Chunk(x, y, own_noise if noise else None, own_weight[:, 0] if weight else None)
-    return Survey(merged, chosen, int(d))
+    return Chunk(x, y, own_noise if noise else None, own_weight[:, 0] if weight else None)
 
 
 def _merged(rows: Floats) -> Moments:

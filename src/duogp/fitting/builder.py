@@ -30,7 +30,17 @@ from duogp.models.model import Batch, Model, take_replicate
 from duogp.posterior.deep import DeepGP
 from duogp.posterior.gp import GP
 from duogp.posterior.learned import LearnedMean
-from duogp.training import ClosedForm, Evidence, History, Minibatches, Problem, Scaling, Stochastic, Table
+from duogp.training import (
+    ClosedForm,
+    Evidence,
+    History,
+    Minibatches,
+    Problem,
+    Scaling,
+    Stochastic,
+    Table,
+    TableFeed,
+)
 
 #: Prior variance of the hidden layers of a deep GP that starts from a shallow one, whose inputs vary by 1.
 HIDDEN_VARIANCE = 1e-4
@@ -112,9 +122,8 @@ class Builder:
         device, settings = self.settings.torch_device, self.settings
         shufflers = [torch.Generator(device).manual_seed(s + 1) for s in self.seeds for _ in range(self.grid)]
         blocks = self.plan.omega == "blocks" and model.uses_omega
-        return Stochastic(
-            model, self.table, Minibatches(self.rows, settings.batch_size, shufflers, blocks=blocks)
-        )
+        batches = Minibatches(self.rows, settings.batch_size, shufflers, blocks=blocks)
+        return Stochastic(model, TableFeed(self.table, batches))
 
     def closed_form(
         self, model: Model, *, with_validation: bool = False, sample: int | None = None

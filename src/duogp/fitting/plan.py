@@ -119,14 +119,19 @@ def make_plan(
     *,
     columns: NDArray[np.bool_] | None = None,
     split: bool = True,
+    num_rows: int | None = None,
 ) -> Plan:
-    """The plan of a fit. ``columns`` of X to use; ``split``: whether validation rows may be split off."""
+    """The plan of a fit. ``columns`` of X to use; ``split``: whether validation rows may be split off.
+
+    ``num_rows``: those to train on, where the data are a sample of them.
+    """
     reasons: dict[str, str] = {}
     recipe = method.recipe
     train, validation = _split(data, method, settings, reasons) if split else (np.stack(data.rows), None)
     n = train.shape[1]
+    whole = n if num_rows is None else num_rows
     device = settings.torch_device.type
-    solver = choose_solver(method, settings, n, reasons)
+    solver = choose_solver(method, settings, whole, reasons)
     closed = solver == "closed-form"
     if recipe.points_are_rows and n > EXACT_ROWS[device]:
         raise ValueError(
@@ -155,7 +160,7 @@ def make_plan(
         )
     likelihood = make_likelihood(settings, data.target.outputs, data.noise is not None, data.num_classes)
     early = validation is not None if settings.early_stopping is None else settings.early_stopping
-    training = make_training(method, settings, n, solver, early, likelihood)
+    training = make_training(method, settings, whole, solver, early, likelihood)
     used = used_columns(data, settings, train) if columns is None else columns
     categorical = category_columns(settings, int(used.sum()))
     num, more, name = choose_points(method, settings, n, categorical)
@@ -172,7 +177,7 @@ def make_plan(
         used,
         solver,
         training,
-        _omega(settings, n, closed),
+        _omega(settings, whole, closed),
         betas,
         warm,
         settings.warm_start_rows or (WARM_ROWS if n > WARM_ROWS else None),
@@ -200,7 +205,7 @@ def _split(
     n = len(data.rows[0])
     fraction = settings.validation_fraction
     if fraction is None:
-        why = _why_validation(method, settings, n)
+        why = why_validation(method, settings, n)
         fraction = 0.1 if why else 0.0
         if why:
             reasons["rows"] = why
@@ -212,7 +217,7 @@ def _split(
     return train, held_out
 
 
-def _why_validation(method: Method, settings: Settings, n: int) -> str | None:
+def why_validation(method: Method, settings: Settings, n: int) -> str | None:
     """Why validation rows are needed; None where they are not."""
     if len(as_list(settings.beta1)) > 1 or len(as_list(settings.beta2)) > 1:
         return "β is chosen on validation rows"

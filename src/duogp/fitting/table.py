@@ -17,6 +17,7 @@ from duogp.fitting.plan import Plan, make_plan
 from duogp.fitting.training_plan import SAMPLE_ROWS
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings
+from duogp.models.model import Model
 from duogp.posterior.gp import GP
 from duogp.posterior.stack import Stack
 from duogp.training import (
@@ -30,7 +31,7 @@ from duogp.training import (
     settle,
     train,
 )
-from duogp.training.checkpoint import EVERY
+from duogp.training.checkpoint import EVERY, Slot
 
 AUTO = "auto"
 
@@ -163,19 +164,7 @@ def fit_plan(
     begin, main = (None, None) if checkpoints is None else map(checkpoints.slot, ("start", "main"))
     builder, settings = Builder(data, plan), plan.settings
     model = builder.model()
-    starts: list[History] = []
-    words = ""
-    if plan.warm_start is not None:
-        start = builder.model(METHODS["svgp"])
-        rows = plan.warm_start_rows
-        starts = train(start, builder.closed_form(start, sample=rows), plan.warm_start, slot=begin)
-        if rows is not None:  # the kernel is a sample's, q(u) may be everyone's
-            settle(start, builder.closed_form(start))
-        start_from(start, model)
-        words = "closed-form steps of the coupled basis"
-    elif plan.sample_start is not None:
-        starts = train(model, builder.closed_form(model, sample=SAMPLE_ROWS), plan.sample_start, slot=begin)
-        words = f"steps on a sample of {SAMPLE_ROWS} rows"
+    starts, words = start(builder, model, plan, begin)
     problem = builder.problem(model)
     training = _rest_of(plan.training, starts)
     histories = train(model, problem, training, builder.validation(), callbacks, main)
@@ -196,6 +185,23 @@ def fit_plan(
         final = settings.but(beta1=beta1, beta2=beta2, solver=plan.solver)
         out.append(builder.fitted(model, histories[best], settings=final, replicate=r, candidate=best))
     return out
+
+
+def start(builder: Builder, model: Model, plan: Plan, slot: Slot | None = None) -> tuple[list[History], str]:
+    """Put a model where its training shall start: the histories of the steps to there, and their name."""
+    if plan.warm_start is not None:
+        coupled = builder.model(METHODS["svgp"])
+        rows = plan.warm_start_rows
+        found = train(coupled, builder.closed_form(coupled, sample=rows), plan.warm_start, slot=slot)
+        if rows is not None:  # the kernel is a sample's, q(u) may be everyone's
+            settle(coupled, builder.closed_form(coupled))
+        start_from(coupled, model)
+        return found, "closed-form steps of the coupled basis"
+    if plan.sample_start is not None:
+        problem = builder.closed_form(model, sample=SAMPLE_ROWS)
+        found = train(model, problem, plan.sample_start, slot=slot)
+        return found, f"steps on a sample of {SAMPLE_ROWS} rows"
+    return [], ""
 
 
 def _rest_of(training: TrainingPlan, before: list[History]) -> TrainingPlan:

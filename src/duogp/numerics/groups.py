@@ -1,4 +1,4 @@
-"""Processes that work on one problem: sums over all of them, in float64, and nothing else.
+"""Processes that work on one problem: sums over all of them, in float64, and what the leader says.
 
 `current_group` is the default process group of `torch.distributed` where the user has initialised one (under
 torchrun: ``torch.distributed.init_process_group("gloo")``), otherwise a group of one, for which every sum is
@@ -7,7 +7,9 @@ the value itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -33,6 +35,10 @@ class Group:
 
     def same(self, tensors: Sequence[Tensor]) -> None:
         """Give the tensors of every process the values of the leader's."""
+
+    def of_leader(self, value: bytes | None) -> bytes | None:
+        """The leader's bytes, for every process."""
+        return value
 
     def rows(self, own: Tensor) -> Tensor:
         """Matrices [n, k] of all processes below each other, in the order of the ranks; n may be 0."""
@@ -66,6 +72,13 @@ class Processes(Group):
         for t, value in zip(tensors, shared, strict=True):
             t.copy_(value)
 
+    def of_leader(self, value: bytes | None) -> bytes | None:
+        import torch.distributed as distributed
+
+        found = [value]
+        distributed.broadcast_object_list(found, src=0, device=self.device)
+        return found[0]
+
     def rows(self, own: Tensor) -> Tensor:
         sizes = torch.zeros(self.world, 2, dtype=torch.float64)
         sizes[self.rank] = torch.tensor(own.shape, dtype=torch.float64)
@@ -90,3 +103,30 @@ def current_group() -> Group:
     if distributed.is_available() and distributed.is_initialized():
         return Processes()
     return Group()
+
+
+def launched_processes() -> int:
+    """How many processes torchrun started; 1 where it did not."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+@contextmanager
+def launched() -> Iterator[Group]:
+    """The processes that torchrun started, connected while this is open; else the current group.
+
+    By NCCL where there is a GPU for each, otherwise by gloo.
+    """
+    import torch.distributed as distributed
+
+    if launched_processes() == 1 or (distributed.is_available() and distributed.is_initialized()):
+        yield current_group()
+        return
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    on_cuda = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if on_cuda:
+        torch.cuda.set_device(local)
+    distributed.init_process_group("nccl" if on_cuda else "gloo")
+    try:
+        yield current_group()
+    finally:
+        distributed.destroy_process_group()

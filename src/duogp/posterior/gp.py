@@ -34,7 +34,7 @@ from duogp.training.history import History
 F = TypeVar("F", Marginals, TotalMarginals, Marginals | TotalMarginals)
 
 #: Kernel columns held at once during prediction, in bytes.
-CHUNK_BYTES = 256 * 2**20
+CHUNK_BYTES = 16 * 2**20
 #: A GPU has more, and every chunk costs some fifty launches; never more than a quarter of what is free.
 CUDA_CHUNK_BYTES = 2 * 2**30
 #: Farther out, in scaled units, rows are asked about the edge instead: their squares stay finite.

@@ -39,6 +39,7 @@ from duogp.sklearn.frames import (
 )
 from duogp.sklearn.importances import sample_of, shares_of_columns
 from duogp.sklearn.new_rows import NewRows, new_rows
+from duogp.sklearn.streamed import by_chunks
 from duogp.sklearn.training_rows import (
     TrainingRows,
     dense,
@@ -396,6 +397,16 @@ class BaseGP(Saveable, BaseEstimator, ABC):
     def _rows(self, X: Any) -> NewRows:
         """New rows as the model takes them."""
         return new_rows(self.gp_, *self._encoded(X))
+
+    def _over(self, dataset: Any, function: Any, **refused: Any) -> Any:
+        """The results of a function of tables for all rows of a dataset, read in chunks."""
+        check_is_fitted(self)
+        if given := [name for name, value in refused.items() if value is not None and value is not False]:
+            raise ValueError(f"{given[0]} is not possible for a dataset that is read in chunks")
+        names = getattr(self, "feature_names_in_", None)
+        if names is None:
+            raise ValueError("a dataset has columns with names: this model was fitted without")
+        return by_chunks(function, dataset, names.tolist())
 
     def _predict(self, X: Any, noise: Any = None) -> Any:
         """A `Prediction` or a `ClassPrediction`."""

@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 
+from duogp.data.arrow_source import is_dataset
 from duogp.data.labels import as_labels, codes_of, encode
 from duogp.sklearn.base import MOST_OUTCOMES, BaseGP
 from duogp.sklearn.conformal import Calibration, check_level, class_scores
 from duogp.sklearn.new_rows import NewRows
+from duogp.sklearn.streamed import fit_dataset, refuse_target
 from duogp.sklearn.training_rows import from_arrow, warn_of_column
 
 Array = NDArray[np.float64]
@@ -37,6 +39,8 @@ class GPClassifier(ClassifierMixin, BaseGP):
 
     def predict_proba(self, X: Any) -> Array:
         """Class probabilities [n, classes], in the order of ``classes_``."""
+        if is_dataset(X):
+            return self._over(X, self.predict_proba)
         probabilities: Array = self._predict(X).probabilities
         return probabilities
 
@@ -72,9 +76,22 @@ class GPClassifier(ClassifierMixin, BaseGP):
     # -- fitting ---------------------------------------------------------------------------------------------
 
     def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, *, validation: tuple[Any, Any] | None = None
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        target: str | None = None,
+        validation: tuple[Any, Any] | None = None,
     ) -> Self:
         """Fit to a table and its labels; see `GPRegressor.fit`."""
+        if is_dataset(X):
+            self._object_labels = False
+            given = {"y": y, "sample_weight": sample_weight, "validation": validation}
+            fit_dataset(self, X, target, given)
+            self._name_classes(self._gp.classes)
+            return self
+        refuse_target(target)
         self._object_labels = getattr(y, "dtype", None) == np.dtype(object)
         self._fit(X, y, sample_weight, validation=validation)
         self._name_classes(self._gp.classes)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
 
+from duogp.data.arrow_source import is_dataset
 from duogp.data.targets import require_support
 from duogp.data.validation import as_target
 from duogp.posterior.prediction import Prediction
@@ -16,6 +17,7 @@ from duogp.sklearn.base import MOST_OUTCOMES, BaseGP
 from duogp.sklearn.conformal import Calibration, Scale, check_level
 from duogp.sklearn.new_rows import NewRows
 from duogp.sklearn.quantiles import as_levels
+from duogp.sklearn.streamed import fit_dataset, refuse_target
 from duogp.sklearn.training_rows import from_arrow, require_moderate
 
 Array = NDArray[np.float64]
@@ -64,10 +66,13 @@ class GPRegressor(RegressorMixin, BaseGP):
         With ``return_std`` also the standard deviation of an observation, noise included (that of the
         function is the root of the first two parts of `explain_variance`); with ``return_cov`` the covariance
         of observations at all rows, [n, n] or [n, n, outputs]. ``noise``: known noise variances of these
-        rows, where the fit had some; without them the prediction is of the function.
+        rows, where the fit had some; without them the prediction is of the function. A `pyarrow.dataset` is
+        read in chunks, in the order of its files' names.
         """
         if return_std and return_cov:
             raise ValueError("return_std and return_cov: ask for one of them")
+        if is_dataset(X):
+            return self._over(X, lambda part: self.predict(part, return_std), noise=noise, cov=return_cov)
         rows = self._rows(X)
         prediction: Prediction = rows.predict(noise)
         if return_std:
@@ -131,18 +136,27 @@ class GPRegressor(RegressorMixin, BaseGP):
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         sample_weight: Any = None,
         *,
+        target: str | None = None,
         validation: tuple[Any, Any] | None = None,
         noise: Any = None,
     ) -> Self:
         """Fit to a table: arrays, lists, torch tensors, pandas and polars frames, arrow tables.
 
+        A `pyarrow.dataset` with the name of its ``target`` column is read in chunks, and may be larger than
+        memory (docs/large-data.md); ``sample_weight`` is then the name of a column.
+
         ``sample_weight``: a row of weight w counts as w rows. ``validation``: rows (X, y) for early stopping
         and the choice of β, instead of a ``validation_fraction`` of these. ``noise``: known noise variances
         of the rows (Gaussian likelihood).
         """
+        if is_dataset(X):
+            given = {"y": y, "sample_weight": sample_weight, "validation": validation, "noise": noise}
+            fit_dataset(self, X, target, given)
+            return self
+        refuse_target(target)
         return self._fit(X, y, sample_weight, validation=validation, noise=noise)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:

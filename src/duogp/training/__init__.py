@@ -4,7 +4,7 @@ from typing import Any
 
 from duogp._moved import moved_name
 from duogp.training.checkpoint import CheckpointOptions, Checkpoints, opened
-from duogp.training.feed import Minibatches, Scaling, Table, chunks
+from duogp.training.feed import Feed, Minibatches, Scaling, Table, TableFeed, chunks
 from duogp.training.history import History, Record
 from duogp.training.loop import Callback, Progression, TrainingPlan, conditions, in_epochs, settle, train
 from duogp.training.problems import ClosedForm, Evidence, Problem, Stochastic
@@ -17,6 +17,7 @@ __all__ = [
     "Checkpoints",
     "ClosedForm",
     "Evidence",
+    "Feed",
     "History",
     "Minibatches",
     "Problem",
@@ -25,6 +26,7 @@ __all__ = [
     "Scaling",
     "Stochastic",
     "Table",
+    "TableFeed",
     "TrainingPlan",
     "chunks",
     "conditions",

@@ -212,7 +212,8 @@ class CapturedGraph(StepBackend):
         self.problem.model.numerics.failed.zero_()  # what failed in the discarded steps is forgotten
         self.adam.zero_grad()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        # Threads that read ahead may allocate meanwhile: only this one is watched.
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             self.loss = self.step()
 
 
@@ -255,12 +256,15 @@ def make_backend(
 ) -> StepBackend:
     """The backend of that name; "auto" decides by the device, the model and ``steps``, those to come."""
     newton = optimiser == "lbfgs"
-    on_cuda, capturable = parameters[0].is_cuda, is_capturable(problem.model)
+    on_cuda = parameters[0].is_cuda
+    capturable = is_capturable(problem.model) and problem.can_capture
     given = problem, parameters, learning_rate, natural, weight_decay
     if name not in get_args(Backend):
         raise ValueError(f"backend must be one of {', '.join(map(repr, get_args(Backend)))}, got {name!r}")
     if name == "graph" and not on_cuda:
         raise ValueError("backend 'graph' needs parameters on a CUDA device")
+    if name == "graph" and not problem.can_capture:
+        raise ValueError("backend 'graph' is not possible with several processes: use 'eager'")
     if name == "graph" or (name == "auto" and on_cuda and capturable):
         return CapturedQuasiNewton(*given) if newton else CapturedGraph(*given)
     compilable = natural is None and problem.can_compile

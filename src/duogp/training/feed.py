@@ -7,14 +7,40 @@ the first rows of the same permutation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from duogp.models.model import Batch
+
+
+class Feed(Protocol):
+    """Where the rows of minibatch steps come from: a table on the device (`TableFeed`), or a stream of files.
+
+    ``tensors`` are what a step reads. They stay where they are, so that steps can be captured and compiled;
+    `start_epoch` and `select` change their values, `batch` makes the rows of a step of them.
+    """
+
+    steps: int  # of an epoch
+    batch_size: int  # rows of a replicate in a step
+    share: float  # of all rows, which this process has
+    generators: Sequence[torch.Generator]  # one for each replicate
+
+    @property
+    def tensors(self) -> dict[str, Tensor]: ...
+
+    def start_epoch(self) -> None:
+        """Prepare the row order of the next epoch."""
+
+    def select(self, step: int) -> None:
+        """Make the tensors those of step i of this epoch."""
+
+    def batch(self, tensors: Mapping[str, Tensor]) -> Batch:
+        """The scaled rows of the step; a function of the tensors alone."""
+        ...
 
 
 class Scaling(NamedTuple):
@@ -92,6 +118,37 @@ class Minibatches:
 
     def _permutation(self, n: int, generator: torch.Generator) -> Tensor:
         return torch.randperm(n, generator=generator, device=self.rows.device)
+
+
+class TableFeed:
+    """Minibatches of a table: row numbers change between steps, the table stays."""
+
+    #: columns of a table that may or may not be there
+    COLUMNS = "x", "y", "noise", "weight"
+    share = 1.0
+
+    def __init__(self, table: Table, batches: Minibatches) -> None:
+        self.table, self.minibatches = table, batches
+        self.steps, self.batch_size = batches.steps, batches.batch_size
+        self.generators = batches.generators
+        device = batches.rows.device
+        self.rows = torch.zeros(batches.rows.shape[0], batches.batch_size, dtype=torch.long, device=device)
+        self._epoch = self.rows.unsqueeze(0)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        columns = {name: getattr(self.table, name) for name in self.COLUMNS}
+        return {name: t for name, t in columns.items() if t is not None} | {"rows": self.rows}
+
+    def start_epoch(self) -> None:
+        self._epoch = self.minibatches.epoch()
+
+    def select(self, step: int) -> None:
+        self.rows.copy_(self._epoch[step])
+
+    def batch(self, tensors: Mapping[str, Tensor]) -> Batch:
+        columns: dict[str, Any] = {name: t for name, t in tensors.items() if name != "rows"}
+        return replace(self.table, **columns).gather(tensors["rows"])
 
 
 def chunks(table: Table, rows: Tensor, size: int) -> list[Callable[[], Batch]]:

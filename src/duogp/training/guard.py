@@ -48,6 +48,8 @@ class Guard:
         bad = self._failed | ~torch.isfinite(loss)
         for p in self.backend.parameters:
             bad = bad | ~torch.isfinite(p.reshape(self.model.replicates, -1).sum(1))
+        (bad_anywhere,) = self.backend.problem.group.add([bad.double()])  # all roll back together
+        bad = bad_anywhere > 0
         self._bad = bad
         return not bool(bad.any())
 

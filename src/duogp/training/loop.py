@@ -206,6 +206,7 @@ class Run:
             if isinstance(self.problem, ClosedForm):
                 self.problem.finish()
             self.latest = mean_nll(self.model, self.validation)
+            self.problem.group.same([self.latest])  # so that all stop together
             nll = self.latest.tolist()
             self.best.update(self.latest, epoch)
             stop |= all(map(self._stopped, range(len(self.histories))))
@@ -391,6 +392,8 @@ def settle(model: Model, problem: Problem | None = None, guard: Guard | None = N
         failed.zero_()
         for p in model.basis.q.parameters():
             bad |= ~torch.isfinite(p.reshape(model.replicates, -1).sum(1))
+        if problem is not None:
+            bad = problem.group.add([bad.double()])[0] > 0
         if not bool(bad.any()):
             return
         if not bool((bad & (model.numerics.jitter.squeeze(-1) >= MAX_JITTER)).any()):

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from duogp.inference.closed_form import CollapsedObjective
 from duogp.models.model import Model
-from duogp.training.feed import Minibatches, Table, chunks
+from duogp.numerics.groups import Group
+from duogp.training.feed import Feed, Table, chunks
 from duogp.training.joint import CompiledStep
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ class Problem(ABC):
     steps_per_epoch: int
     rows_at_once: int | None = None  # of a replicate, where that is known
     can_compile = False
+    can_capture = True  # as a CUDA graph
+    group = Group()  # the processes that take the steps together
     generators: Sequence[torch.Generator] = ()  # what `start_epoch` and `select` draw from
 
     def start_epoch(self) -> None:
@@ -45,34 +48,54 @@ class Problem(ABC):
 
 
 class Stochastic(Problem):
+    """Minibatch steps on the rows of a feed; with several processes on the rows of all their feeds."""
+
     can_compile = True
 
-    def __init__(self, model: Model, table: Table, batches: Minibatches) -> None:
-        self.model, self.table, self.batches = model, table, batches
-        self.compiled: Callable[[Tensor], Tensor] | None = None
-        self.steps_per_epoch, self.rows_at_once = batches.steps, batches.batch_size
-        self.generators = batches.generators
-        self.rows = torch.zeros(
-            batches.rows.shape[0], batches.batch_size, dtype=torch.long, device=batches.rows.device
-        )
-        self._epoch = self.rows.unsqueeze(0)
+    def __init__(self, model: Model, feed: Feed, group: Group | None = None) -> None:
+        self.model, self.feed = model, feed
+        self.group = Group() if group is None else group
+        self.can_capture = self.group.world == 1  # sums over processes are no part of a graph
+        self.compiled: Callable[[], Tensor] | None = None
+        self.steps_per_epoch, self.rows_at_once = feed.steps, feed.batch_size
+        self.generators = feed.generators
 
     def start_epoch(self) -> None:
-        self._epoch = self.batches.epoch()
+        self.feed.start_epoch()
 
     def select(self, step: int) -> None:
-        self.rows.copy_(self._epoch[step])
-        self.model.draw(self.batches.generators)
+        self.feed.select(step)
+        self.model.draw(self.feed.generators)
 
     def compile(self, wanted: bool = True) -> None:
-        self.compiled = CompiledStep(self.model, self.table) if wanted else None
+        self.compiled = CompiledStep(self.model, self.feed) if wanted else None
 
     def backward(self) -> Tensor:
         if self.compiled is not None:
-            return self.compiled(self.rows)
-        loss = self.model.loss(self.table.gather(self.rows))
+            return self._of_all(self.compiled())
+        loss = self.model.loss(self.feed.batch(self.feed.tensors))
         loss.sum().backward()
-        return loss.detach()
+        return self._of_all(loss.detach())
+
+    @torch.no_grad()
+    def _of_all(self, loss: Tensor) -> Tensor:
+        """Loss, gradients and failures over the processes, by one all-reduce.
+
+        The loss per datum of all rows is the mean of those of the processes, weighed by their rows: the
+        regulariser is the same everywhere, and the weights add up to 1.
+        """
+        if self.group.world == 1:
+            return loss
+        failed, share = self.model.numerics.failed, self.feed.share
+        moved = [p for p in self.model.parameters() if p.grad is not None]
+        own: list[Tensor] = [loss, *(p.grad for p in moved if p.grad is not None)]
+        # A process without rows has nothing to say, not even that its nothing is no number.
+        parts = [t * share if share else torch.zeros_like(t) for t in own]
+        failures, total, *gradients = self.group.add([failed.double(), *parts])
+        failed.copy_(failures > 0)
+        for p, gradient in zip(moved, gradients, strict=True):
+            p.grad = gradient
+        return total
 
 
 class ClosedForm(Problem):

@@ -1,0 +1,453 @@
+"""Rows per second and peak memory on files that do not fit into memory, beside reading and arithmetic alone.
+
+A Parquet set of generated rows × 8 is written in pieces and deleted afterwards. Each stage runs in a process
+of its own, whose largest resident size is measured:
+
+    read        the files by pyarrow, every column, nothing done with it
+    chunks      the same as chunks of float64, what training is fed with
+    pass        one closed-form pass: the statistics of all rows and the optimal q(u)
+    evaluation  the bound and its gradient: two passes
+    epoch       one epoch of minibatches (Adam), shuffled in windows
+    predict     `duogp predict` of all rows to one Parquet file
+
+and, as floors, `pass`, `evaluation`, `epoch` and `predict` on fewer rows, which stand in memory as the models
+take them. A stage is compared with the slower of `read` and its floor.
+
+    python benchmarks/throughput.py --rows 100_000_000 --folder /tmp/duogp_rows
+    python benchmarks/throughput.py --rows 100_000_000 --stages read chunks epoch --batch-size 16384
+    python benchmarks/throughput.py --cost --most-rows 100_000_000     # over rows, columns and points
+    python benchmarks/throughput.py --figure                           # docs/images/cost.png
+    python benchmarks/throughput.py --table
+
+Results: benchmarks/results/throughput.jsonl (--results: another file), one row for a stage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve()
+RESULTS = HERE.parent / "results" / "throughput.jsonl"
+FIGURE = HERE.parents[1] / "docs" / "images" / "cost.png"
+STAGES = ("read", "chunks", "pass", "evaluation", "epoch", "predict")
+FLOORS = ("pass", "evaluation", "epoch", "predict")
+PIECE = 1_000_000  # rows of a file
+SAMPLE = 5000  # rows that the model is made from
+
+
+# -- files ---------------------------------------------------------------------------------------------------
+
+
+def rows_of(n: int, columns: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets: a smooth function of all columns, and noise."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, columns), dtype=np.float32)
+    f = np.sin(2 * X[:, 0]) + X[:, 1:].sum(1) / np.sqrt(columns)
+    return X, f + 0.1 * rng.standard_normal(n, dtype=np.float32)
+
+
+def write(folder: Path, rows: int, columns: int) -> float:
+    """Files of a million rows; the seconds it took."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    start = time.perf_counter()
+    for piece, first in enumerate(range(0, rows, PIECE)):
+        X, y = rows_of(min(PIECE, rows - first), columns, piece)
+        table = pa.table({f"x{i}": X[:, i] for i in range(columns)} | {"y": y})
+        parquet.write_table(table, folder / f"{piece:05d}.parquet", row_group_size=131_072)
+    return time.perf_counter() - start
+
+
+# -- stages, each in a process of its own --------------------------------------------------------------------
+
+
+def model_of(options: dict[str, Any]) -> Any:
+    """A GP with the asked number of points; what it has learned does not matter here."""
+    import duogp
+
+    X, y = rows_of(max(SAMPLE, 2 * options["points"]), options["columns"], 10**6)
+    given = {"num_inducing": options["points"], "dtype": options["dtype"], "device": options["device"]}
+    return duogp.fit(X, y, "svgp", solver="closed-form", epochs=2, inducing_init="random", **given)
+
+
+def source_of(options: dict[str, Any]) -> Any:
+    from duogp.data.arrow_source import ArrowSource
+
+    return ArrowSource(options["folder"], "y")
+
+
+def stream_of(gp: Any, source: Any, *, on_host: bool = False) -> Any:
+    import torch
+
+    from duogp.fitting.builder import CPU_CHUNK_ROWS
+    from duogp.fitting.streamed_rows import CUDA_BATCH_ROWS
+    from duogp.posterior.statistics import scaled_batch
+    from duogp.training.stream import Stream
+
+    device = gp.model.beta1.device
+    scaled = partial(
+        scaled_batch,
+        x_scaler=gp.x_scaler,
+        y_scaler=gp.y_scaler,
+        columns=gp.columns,
+        dtype=gp.model.basis.q.mean.dtype,
+        device=torch.device("cpu") if on_host else device,
+    )
+    return Stream(
+        source,
+        scaled,
+        keep=lambda chunk: np.ones(len(chunk.x), dtype=bool),
+        sample=next(source.chunks()),
+        rows=CPU_CHUNK_ROWS if device.type == "cpu" else CUDA_BATCH_ROWS,
+        pinned=on_host and device.type == "cuda",
+    )
+
+
+def objective_of(options: dict[str, Any]) -> tuple[Any, int]:
+    """The collapsed objective of the files, or of rows in memory, and the number of rows."""
+    from duogp.data.sources import ArraySource
+    from duogp.inference.closed_form import CollapsedObjective
+
+    gp = model_of(options)
+    if not options["floor"]:
+        gp.model.num_data.fill_(float(options["rows"]))
+        return CollapsedObjective(gp.model, stream_of(gp, source_of(options))), options["rows"]
+    X, y = rows_of(options["floor_rows"], options["columns"], 0)
+    batches = list(stream_of(gp, ArraySource(X, y)).batches())
+    gp.model.num_data.fill_(float(len(y)))
+    return CollapsedObjective(gp.model, [lambda b=b: b for b in batches]), len(y)
+
+
+def timed(function: Callable[[], Any], device: Any) -> float:
+    from duogp.bench.measure import Stopwatch
+
+    with Stopwatch(str(device)) as clock:
+        function()
+    return clock.seconds
+
+
+def stage_read(options: dict[str, Any]) -> tuple[float, int]:
+    from duogp.data.arrow_source import record_batches
+
+    source = source_of(options)
+    names = source.dataset.schema.names
+    start = time.perf_counter()
+    rows = sum(batch.num_rows for _, batch in record_batches(source.dataset, names, source.chunk_rows))
+    return time.perf_counter() - start, rows
+
+
+def stage_chunks(options: dict[str, Any]) -> tuple[float, int]:
+    source = source_of(options)
+    start = time.perf_counter()
+    rows = sum(len(chunk.x) for chunk in source.chunks())
+    return time.perf_counter() - start, rows
+
+
+def stage_pass(options: dict[str, Any]) -> tuple[float, int]:
+    objective, rows = objective_of(options)
+    return timed(objective.solve, objective.model.beta1.device), rows
+
+
+def stage_evaluation(options: dict[str, Any]) -> tuple[float, int]:
+    objective, rows = objective_of(options)
+    return timed(objective.backward, objective.model.train().beta1.device), rows
+
+
+def stage_epoch(options: dict[str, Any]) -> tuple[float, int]:
+    import torch
+
+    from duogp.training import Minibatches, Stochastic, Table, TableFeed, TrainingPlan, train
+    from duogp.training.stream import StreamFeed
+
+    gp = model_of(options)
+    device, size = gp.model.beta1.device, options["batch_size"]
+    generator = torch.Generator(device).manual_seed(0)
+    if options["floor"]:
+        X, y = rows_of(options["floor_rows"], options["columns"], 0)
+        dtype = gp.model.basis.q.mean.dtype
+        x = torch.as_tensor(gp.x_scaler.transform(X), dtype=dtype, device=device)
+        t = torch.as_tensor(gp.y_scaler.transform(y[:, None]), dtype=dtype, device=device)
+        rows = len(y)
+        feed: Any = TableFeed(
+            Table(x, t, dtype=dtype), Minibatches(torch.arange(rows, device=device)[None], size, [generator])
+        )
+    else:
+        rows = options["rows"]
+        stream = stream_of(gp, source_of(options), on_host=True)
+        feed = StreamFeed(stream, [rows], size, [generator], device=device)
+    gp.model.train().num_data.fill_(float(rows))
+    plan = TrainingPlan(epochs=1, learning_rate=1e-3, backend=options["backend"])
+    return timed(lambda: train(gp.model, Stochastic(gp.model, feed), plan), device), rows
+
+
+def stage_predict(options: dict[str, Any]) -> tuple[float, int]:
+    import pyarrow as pa
+
+    from duogp.cli.model_folder import save_model
+    from duogp.tables import Schema
+
+    gp = model_of(options)
+    if options["floor"]:
+        X, _ = rows_of(options["floor_rows"], options["columns"], 0)
+        gp.predict(X[:10])
+        return timed(lambda: gp.predict(X), gp.model.beta1.device), len(X)
+    X, y = rows_of(SAMPLE, options["columns"], 10**6)
+    table = pa.table({f"x{i}": X[:, i] for i in range(X.shape[1])} | {"y": y})
+    with tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
+        save_model(gp, Schema.learn(table, "y"), {"text": None}, Path(folder) / "model")
+        command = [
+            sys.executable,
+            "-m",
+            "duogp",
+            "predict",
+            f"{folder}/model",
+            f"{options['folder']}/*.parquet",
+        ]
+        command += ["-o", f"{folder}/out.parquet", "--json", "--quiet"]
+        command += [] if options["device"] is None else ["--device", options["device"]]
+        start = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - start, options["rows"]
+
+
+class Repeated:
+    """A source of so many rows without files: the same random chunks again and again."""
+
+    def __init__(self, rows: int, columns: int, chunk_rows: int = 65_536) -> None:
+        X, y = rows_of(min(rows, 4 * chunk_rows), columns, 0)
+        self.rows, self.chunk_rows = rows, chunk_rows
+        self.X, self.y = X.astype(np.float64), y.astype(np.float64)[:, None]
+
+    def chunks(self, rank: int = 0, world: int = 1) -> Iterator[Any]:
+        from duogp.data.sources import Chunk
+
+        size, places = self.chunk_rows, -(-len(self.X) // self.chunk_rows)
+        for number, first in enumerate(range(0, self.rows, size)):
+            s = slice(number % places * size, number % places * size + min(size, self.rows - first))
+            yield Chunk(self.X[s], self.y[s], number=number)
+
+
+def stage_cost(options: dict[str, Any]) -> tuple[float, int]:
+    """One closed-form pass over generated rows."""
+    from duogp.inference.closed_form import CollapsedObjective
+
+    gp = model_of(options)
+    objective = CollapsedObjective(gp.model, stream_of(gp, Repeated(options["rows"], options["columns"])))
+    gp.model.num_data.fill_(float(options["rows"]))
+    return timed(objective.solve, gp.model.beta1.device), options["rows"]
+
+
+# -- measuring -----------------------------------------------------------------------------------------------
+
+
+def child(options: dict[str, Any]) -> None:
+    """Run one stage and print what it took."""
+    import torch
+
+    from duogp.bench.measure import device_name, peak_memory, resolve_device, versions
+
+    torch.set_num_threads(options["threads"])
+    device = resolve_device(options["device"])
+    seconds, rows = globals()[f"stage_{options['stage']}"](options)
+    found = {
+        **{k: options[k] for k in ("stage", "floor", "columns", "points", "batch_size", "dtype", "threads")},
+        "rows": rows,
+        "seconds": round(seconds, 4),
+        "rows_per_second": round(rows / seconds, 1),
+        "peak_mb": round(max(peak_memory("cpu") or 0, peak_of_children()) / 1e6, 1),
+        "device": device_name(device),
+        "file_rows": None if options["stage"] == "cost" else options["rows"],
+        **versions(),
+    }
+    print(json.dumps(found))
+
+
+def peak_of_children() -> int:
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def measure(options: dict[str, Any]) -> dict[str, Any]:
+    """A stage in a process of its own; its row is stored."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(options["threads"])}
+    run = subprocess.run(
+        [sys.executable, str(HERE), "--child", json.dumps(options)],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    if run.returncode:
+        raise SystemExit(f"stage {options['stage']} failed:\n{run.stderr}")
+    row: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    with Path(options["results"]).open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    kind = "floor" if row["floor"] else ""
+    print(
+        f"{row['stage']:<11}{kind:<6}{row['rows']:>12,} rows × {row['columns']}, M = {row['points']:<5}"
+        f"{row['seconds']:>10.2f} s {row['rows_per_second']:>14,.0f} rows/s {row['peak_mb']:>8,.0f} MB",
+        flush=True,
+    )
+    return row
+
+
+def throughput(options: dict[str, Any], stages: list[str]) -> None:
+    """Write the files, measure all stages, delete the files."""
+    folder = Path(options["folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise SystemExit(f"{folder} is not empty: it would be deleted afterwards")
+    try:
+        seconds = write(folder, options["rows"], options["columns"])
+        size = sum(path.stat().st_size for path in folder.iterdir())
+        print(f"{options['rows']:,} rows written in {seconds:.0f} s, {size / 1e9:.2f} GB", flush=True)
+        found = {}
+        for floor in (True, False):
+            for stage in stages:
+                if not floor or stage in FLOORS:
+                    found[stage, floor] = measure({**options, "stage": stage, "floor": floor})
+        compare(found)
+    finally:
+        shutil.rmtree(folder)
+
+
+def compare(found: dict[tuple[str, bool], dict[str, Any]]) -> None:
+    """Every stage against the slower of reading and its floor."""
+    for stage in FLOORS:
+        own, floor, read = (found.get(key) for key in ((stage, False), (stage, True), ("read", False)))
+        if own and floor and read:
+            slower = min(floor["rows_per_second"], read["rows_per_second"])
+            print(f"{stage:<11} {slower / own['rows_per_second']:.2f} × the slower of reading and arithmetic")
+
+
+def cost(options: dict[str, Any], most_rows: int) -> None:
+    """Seconds of one pass over rows, columns and points, one of them varied at a time."""
+    points, columns = options["points"], options["columns"]
+    rows = 200_000
+    by_rows = [10**k for k in range(4, 9) if 10**k <= most_rows]
+    grid = [(n, columns, points) for n in by_rows]
+    grid += [(rows, d, points) for d in (2, 4, 8, 16, 32, 64, 128)]
+    grid += [(rows, columns, m) for m in (50, 100, 200, 500, 1000, 2000)]
+    for n, d, m in grid:
+        measure({**options, "stage": "cost", "floor": False, "rows": n, "columns": d, "points": m})
+
+
+# -- reports -------------------------------------------------------------------------------------------------
+
+
+def stored(results: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+
+
+def print_table(results: Path) -> None:
+    """The stages that are stored, the newest of each."""
+    newest = {
+        (r["file_rows"], r["device"], r["stage"], r["floor"], r["points"]): r
+        for r in stored(results)
+        if r["stage"] != "cost"
+    }
+    print("| rows of the files | stage | | M | rows/s | peak MB | threads |\n|---|---|---|---|---|---|---|")
+    for (n, _, stage, floor, points), r in sorted(newest.items(), key=lambda pair: str(pair[0][:2])):
+        word = "in memory" if floor else "files"
+        print(
+            f"| {n:,} | {stage} | {word} | {points} | {r['rows_per_second']:,.0f} | {r['peak_mb']:,.0f} "
+            f"| {r['threads']} |"
+        )
+
+
+def draw(results: Path) -> None:
+    """docs/images/cost.png: seconds over rows, columns and points, with lines of the expected slope."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    newest = {
+        (r["rows"], r["columns"], r["points"]): r["seconds"] for r in stored(results) if r["stage"] == "cost"
+    }
+    if not newest:
+        raise SystemExit("there are no rows of --cost yet")
+    every = list(newest)
+    usual = [max({k[i] for k in every}, key=lambda v, i=i: sum(k[i] == v for k in every)) for i in range(3)]
+    figure, axes = plt.subplots(1, 3, figsize=(10, 3), sharey=True)
+    for i, (axis, name) in enumerate(zip(axes, ("rows", "columns", "inducing points"), strict=True)):
+        rest = [j for j in range(3) if j != i]
+        line = sorted((k[i], s) for k, s in newest.items() if all(k[j] == usual[j] for j in rest))
+        x, seconds = np.array(line).T
+        axis.loglog(x, seconds, "o-", color="C0")
+        slope = 2 if name == "inducing points" else 1
+        guide = seconds[-1] * (x / x[-1]) ** slope
+        axis.loglog(x, guide, "--", color="0.6", label=f"slope {slope}")
+        fixed = [f"{usual[j]:,} {w}" for j, w in enumerate(("rows", "columns", "points")) if j != i]
+        axis.set(xlabel=name, title=", ".join(fixed))
+        axis.legend(frameon=False)
+    axes[0].set_ylabel("seconds of one pass")
+    figure.tight_layout()
+    figure.savefig(FIGURE, dpi=150)
+    print(f"drawn: {FIGURE}")
+
+
+def main() -> None:
+    number = partial(lambda text: int(float(text.replace("_", ""))))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=number, default=1_000_000)
+    parser.add_argument("--folder", default=None, help="new or empty; deleted afterwards")
+    parser.add_argument("--columns", type=int, default=8)
+    parser.add_argument("--points", type=int, default=500)
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--floor-rows", type=number, default=200_000)
+    parser.add_argument("--dtype", default="float64")
+    parser.add_argument("--device", default=None)
+    parser.add_argument("--backend", default="auto")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
+    parser.add_argument("--cost", action="store_true")
+    parser.add_argument("--most-rows", type=number, default=1_000_000)
+    parser.add_argument("--figure", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--results", default=str(RESULTS))
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        child(json.loads(given.child))
+        return
+    if given.table or given.figure:
+        (print_table if given.table else draw)(Path(given.results))
+        return
+    names = (
+        "rows",
+        "columns",
+        "points",
+        "batch_size",
+        "floor_rows",
+        "dtype",
+        "device",
+        "backend",
+        "threads",
+        "results",
+    )
+    options = {name: getattr(given, name) for name in names}
+    if given.cost:
+        cost({**options, "folder": None}, given.most_rows)
+        return
+    options["folder"] = given.folder or tempfile.mkdtemp(prefix="duogp_rows_")
+    throughput(options, given.stages)
+
+
+if __name__ == "__main__":
+    main()
