@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from duogp.fitting.builder import Builder, start_from
+from duogp.fitting.builder import Builder, start_from, take_prior
 from duogp.fitting.dataset import Dataset
 from duogp.fitting.plan import Plan
 from duogp.fitting.race import Array, Candidate, Race, Verdict, label
 from duogp.fitting.race_predictive import PredictiveRounds
-from duogp.fitting.race_rows import RowMeans, exact_on_sample
+from duogp.fitting.race_rows import RowMeans, exact_on_rows, exact_on_sample
 from duogp.fitting.stacking import mixture_law
 from duogp.fitting.training_plan import SAMPLE_ROWS
-from duogp.inference.leave_one_out import leave_one_out
+from duogp.inference.leave_one_out import LeftOut, leave_one_out
 from duogp.means.crossfit import CrossFit, Goal, cross_fit
 from duogp.methods import METHODS
 from duogp.methods.settings import BY_DIMENSION, Settings
@@ -94,7 +94,7 @@ class ClosedRace(Race):
         history = self._train(builder, model, seconds, name)
         self.note(name, history)
         if self.small:
-            left = self._left_out(builder, model)
+            left = self._left_out(builder, model, name)
             return Candidate(name, builder.fitted(model, history), left, None, builder, model)
         begun = time.perf_counter()
         gp = builder.fitted(model, history)
@@ -164,14 +164,35 @@ class ClosedRace(Race):
         some = int(seconds / self.pace) if self.pace > 0 else self.n
         return None if some >= self.n else max(some, SAMPLE_ROWS)
 
-    @staticmethod
-    def _left_out(builder: Builder, model: Model) -> tuple[Array, Array]:
-        """Moments of every row by the leave-one-out formula, [n, outputs] in the user's units."""
+    def _left_out(self, builder: Builder, model: Model, name: str) -> tuple[Array, Array]:
+        """Moments of every row by the leave-one-out formula, [n, outputs] in the user's units.
+
+        A kernel learned from a row knows it, and where columns are many it knows it by heart. An exact GP
+        whose kernel is that of all rows is judged by two others, each learned from a half of the rows: a
+        row is left out under the kernel that has not seen it.
+        """
         y = builder.y_scalers[0]
         left = leave_one_out(model, builder.table.gather(builder.rows))
+        if model.basis.points_are_rows and self.rules.least_halves <= builder.n < 2 * self.rules.exact_sample:
+            left = self._left_out_by_halves(builder, left, name)
         mean = y.inverse(left.mean[0].mT.double().cpu().numpy())
         variance = left.variance[0].mT.double().cpu().numpy() * y.scale**2
         return mean, variance
+
+    def _left_out_by_halves(self, builder: Builder, left: LeftOut, name: str) -> LeftOut:
+        order = np.random.default_rng(self.data.seeds[0]).permutation(builder.n)
+        halves = np.array_split(order, 2)
+        mean, variance = left.mean.clone(), left.variance.clone()
+        for k, (judged, learned) in enumerate((halves, halves[::-1])):
+            rows = builder.rows[:, torch.as_tensor(np.sort(learned), device=builder.rows.device)]
+            kernel, _ = exact_on_rows(self, builder, rows, self.clock.left / 4, f"{name} half {k}")
+            model = builder.model()
+            take_prior(kernel, model)
+            settle(model, builder.problem(model))
+            own = leave_one_out(model, builder.table.gather(builder.rows))
+            which = torch.as_tensor(judged, device=mean.device)
+            mean[..., which], variance[..., which] = own.mean[..., which], own.variance[..., which]
+        return LeftOut(mean, variance)
 
     def _solve_for_all(self, builder: Builder, model: Model, before: Array) -> None:
         """q(u) of all rows, unless it knows the rows held out worse than before: then numbers went astray."""

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from duogp.fitting.builder import Builder, start_from, take_prior
 from duogp.fitting.race import Candidate, Race, label
@@ -112,13 +113,19 @@ def exact_on_sample(
 
     ``starts``: models of the same kernel; that of most evidence on these rows is where it begins.
     """
-    rows = builder.sample(size)
+    return exact_on_rows(race, builder, builder.sample(size), seconds, f"{name} sample of {size}", starts)
+
+
+def exact_on_rows(
+    race: Race, builder: Builder, rows: Tensor, seconds: float, name: str, starts: Sequence[Model] = ()
+) -> tuple[Model, History]:
+    """An exact GP on the given training rows [R, n]."""
     model = builder.model(METHODS["exact"], rows=rows)
     problem = Evidence(model, builder.table, rows)
     if starts:
         take_prior(max(starts, key=lambda start: _evidence(start, model, problem)), model)
     training = replace(builder.plan.training, seconds=seconds, follows_clock=False, tolerance=0.01)
-    (history,) = train(model, problem, training, slot=race.slot(f"{name} sample of {size}"))
+    (history,) = train(model, problem, training, slot=race.slot(name))
     return model, history
 
 

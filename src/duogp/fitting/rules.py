@@ -67,6 +67,8 @@ class Rules:
     exact_rows: ByDevice = ByDevice(cpu=1000, cuda=8000)
     #: Rows of the sample that the kernel of an exact GP is first learned on, where there are twice as many.
     exact_sample: int = 400
+    #: Fewest rows whose halves judge an exact GP: halves of fewer learn nothing.
+    least_halves: int = 60
     #: Inducing points of the sparse ones.
     closed_points: ByDevice = ByDevice(cpu=300, cuda=3000)
     #: Most steps on a collapsed bound: functions without noise improve for ever, and by little.
