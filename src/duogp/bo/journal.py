@@ -15,7 +15,6 @@ Coordinates are those of the cube [0, 1]^d; the bounds of the task are in run.js
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -26,6 +25,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from duogp.bo.strategies import Floats, Proposal, Strategy
+from duogp.disk import TEMPORARY, lock, remove_leftovers, write_atomically
 from duogp.json_files import read_object
 
 OPTIONS, EVALUATIONS, MODELS, FIGURE = "run.json", "evaluations.csv", "models", "incumbent.png"
@@ -48,8 +48,14 @@ class Journal:
         self.folder, self.dims = Path(folder).expanduser(), dims
         self.best = -np.inf
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._check_options(dict(options))
-        self._lock = locked(self.folder / LOCK)
+        if others(self.folder) and not (self.folder / OPTIONS).exists():
+            raise FileExistsError(f"{str(self.folder)!r} holds other things: choose another folder")
+        self._lock = locked(self.folder)
+        try:
+            self._check_options(dict(options))
+        except BaseException:
+            self._lock.close()
+            raise
 
     def close(self) -> None:
         """Release the run for another process."""
@@ -59,8 +65,6 @@ class Journal:
         path = self.folder / OPTIONS
         given = json.loads(json.dumps(options))  # as it will be read back
         if not path.exists():
-            if any(self.folder.iterdir()):
-                raise FileExistsError(f"{str(self.folder)!r} holds other things: choose another folder")
             write_atomically(path, json.dumps(given, indent=2) + "\n")
             return
         known = read_object(path)
@@ -115,22 +119,19 @@ class Journal:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def locked(path: Path) -> IO[bytes]:
-    """A file locked by this process; where the system has no locks, a file."""
-    file = open(path, "ab")  # noqa: SIM115
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:
-        pass
-    except OSError as error:
-        file.close()
-        if error.errno not in (errno.EAGAIN, errno.EACCES):
-            return open(path, "ab")  # a file system without locks
-        told = f"another process is working on the run in {str(path.parent)!r}: wait for it, or end it"
-        raise RuntimeError(told) from None
+def locked(folder: Path) -> IO[bytes]:
+    """The lock of a run's folder; leftovers of a process that was killed while it wrote are removed."""
+    if (file := lock(folder / LOCK)) is None:
+        told = f"another process is working on the run in {str(folder)!r}: wait for it, or end it"
+        raise RuntimeError(told)
+    remove_leftovers(folder)
     return file
+
+
+def others(folder: Path) -> list[str]:
+    """Names in a folder that are neither its lock nor left by a process that was killed while it wrote."""
+    names = [path.name for path in folder.iterdir()]
+    return [name for name in names if name != LOCK and not name.startswith(TEMPORARY)]
 
 
 def read_options(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -166,17 +167,6 @@ def _batch(lines: list[bytes], number: int, dims: int) -> Evaluated | None:
     if not (np.isfinite(X).all() and (np.abs(regions) < 2**31).all() and (regions == regions.round()).all()):
         return None
     return Evaluated(Proposal(X, regions.astype(np.int64)), rows[:, 3])
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file so that it holds the old content or the new one at any time."""
-    fresh = path.with_name(path.name + ".new")
-    data = content.encode() if isinstance(content, str) else content
-    with open(fresh, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
 
 
 def _line(values: Sequence[object]) -> str:

@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from duogp.bo.journal import LOCK, locked, write_atomically
+from duogp.bo.journal import locked, others
+from duogp.disk import write_atomically
 from duogp.json_files import parse_json
 
 EVENTS = "study.jsonl"
@@ -34,15 +35,13 @@ class Log:
         if header is None and not self.path.exists():
             raise FileNotFoundError(f"{str(self.folder)!r} is not the folder of a study: it has no {EVENTS}")
         self.folder.mkdir(parents=True, exist_ok=True)
-        others = {path.name for path in self.folder.iterdir()} - {LOCK, EVENTS, EVENTS + ".new"}
-        if not self.path.exists() and others:
+        if not self.path.exists() and others(self.folder):
             raise FileExistsError(f"{str(self.folder)!r} holds other things: choose another folder")
-        self._lock = locked(self.folder / LOCK)
+        self._lock = locked(self.folder)
         try:
             if not self.path.exists():
                 with _clear_errors(self.path):
                     write_atomically(self.path, _lines([{"version": VERSION, **(header or {})}]))
-                    _sync_folder(self.folder)
             self.header, self.events, self._end = read_events(self.path)
             self._check(header)
             self._file = open(self.path, "r+b", buffering=0)  # noqa: SIM115
@@ -102,16 +101,6 @@ def read_events(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
 
 def _lines(events: Sequence[Mapping[str, Any]]) -> bytes:
     return b"".join(json.dumps(event, allow_nan=False).encode() + b"\n" for event in events)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Force the name of a new file to disk, where the system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 @contextlib.contextmanager
