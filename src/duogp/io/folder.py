@@ -75,7 +75,7 @@ def write_folder(
         raise ValueError("a manifest needs a kind")
     if taken := [name for name in HEADER if name in manifest]:
         raise ValueError(f"entries of the manifest that are written for every folder: {', '.join(taken)}")
-    target = Path(path).expanduser().resolve()
+    target = folder_path(path).resolve()
     _require_free(target)
     data = _serialise(tensors)
     full = {
@@ -111,6 +111,13 @@ def write_folder(
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return target
+
+
+def folder_path(path: Any) -> Path:
+    """The path of a folder, or an error for what is none."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"expected the path of a model's folder, got {path!r}")
+    return Path(path).expanduser()
 
 
 def checksum(manifest: Mapping[str, Any]) -> str:
@@ -228,7 +235,7 @@ def _safetensors() -> Any:
 
 def read_folder(path: str | os.PathLike[str]) -> Contents:
     """The manifest and the tensors (on the CPU) of a folder, checked against each other and up to date."""
-    folder = Path(path).expanduser()
+    folder = folder_path(path)
     return undisturbed(folder, lambda: _read(folder))
 
 
