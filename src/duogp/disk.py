@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -27,6 +28,31 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             temporary.unlink()
         raise
     sync_folder(path.parent)
+
+
+def append_whole(path: Path, data: bytes) -> None:
+    """Add data to a file, on the disk when this returns; where that fails the file stays as it was."""
+    with path.open("ab", buffering=0) as file:
+        end = file.tell()
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                file.truncate(end)
+            raise
+
+
+@contextlib.contextmanager
+def clear_errors(path: Path, told: str) -> Iterator[None]:
+    """Errors of the file system that name the path, and say what is safe and what to do."""
+    try:
+        yield
+    except OSError as error:
+        words = f"{path} could not be written: {error.strerror or error}. {told}"
+        raise OSError(error.errno, words) from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -25,11 +25,12 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from duogp.bo.strategies import Floats, Proposal, Strategy
-from duogp.disk import TEMPORARY, lock, remove_leftovers, write_atomically
+from duogp.disk import TEMPORARY, append_whole, clear_errors, lock, remove_leftovers, write_atomically
 from duogp.json_files import read_object
 
 OPTIONS, EVALUATIONS, MODELS, FIGURE = "run.json", "evaluations.csv", "models", "incumbent.png"
 LOCK = "lock"
+ANOTHER = "Choose a folder that can be written to"
 #: Columns before the coordinates; `size` is the number of lines of the batch.
 LEADING = ("batch", "size", "region", "y", "best")
 
@@ -47,7 +48,8 @@ class Journal:
     def __init__(self, folder: str | os.PathLike[str], options: Mapping[str, Any], dims: int) -> None:
         self.folder, self.dims = Path(folder).expanduser(), dims
         self.best = -np.inf
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with clear_errors(self.folder, ANOTHER):
+            self.folder.mkdir(parents=True, exist_ok=True)
         if others(self.folder) and not (self.folder / OPTIONS).exists():
             raise FileExistsError(f"{str(self.folder)!r} holds other things: choose another folder")
         self._lock = locked(self.folder)
@@ -65,7 +67,8 @@ class Journal:
         path = self.folder / OPTIONS
         given = json.loads(json.dumps(options))  # as it will be read back
         if not path.exists():
-            write_atomically(path, json.dumps(given, indent=2) + "\n")
+            with clear_errors(path, ANOTHER):
+                write_atomically(path, json.dumps(given, indent=2) + "\n")
             return
         known = read_object(path)
         if known != given:
@@ -92,10 +95,9 @@ class Journal:
         for x, region, value in zip(proposal.X, proposal.regions, y, strict=True):
             self.best = max(self.best, float(value)) if np.isfinite(value) else self.best
             lines.append(_line([number, len(y), int(region), float(value), self.best, *x.tolist()]))
-        with open(self.folder / EVALUATIONS, "a", newline="") as file:
-            file.write("".join(lines))
-            file.flush()
-            os.fsync(file.fileno())
+        path = self.folder / EVALUATIONS
+        with clear_errors(path, "The batches before are safe. Make room; the same call goes on with the run"):
+            append_whole(path, "".join(lines).encode())
 
     # -- models ----------------------------------------------------------------------------------------------
 
@@ -121,7 +123,9 @@ class Journal:
 
 def locked(folder: Path) -> IO[bytes]:
     """The lock of a run's folder; leftovers of a process that was killed while it wrote are removed."""
-    if (file := lock(folder / LOCK)) is None:
+    with clear_errors(folder, ANOTHER):
+        file = lock(folder / LOCK)
+    if file is None:
         told = f"another process is working on the run in {str(folder)!r}: wait for it, or end it"
         raise RuntimeError(told)
     remove_leftovers(folder)

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from duogp._version import __version__
+from duogp.disk import clear_errors
 from duogp.errors import SavedModelError
 from duogp.io.plain import entries, entry
 from duogp.training.checkpoint import FOLDER as CHECKPOINTS
@@ -99,17 +100,18 @@ def write_folder(
     if files:
         full["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     full["checksum"] = checksum(full)
-    target.parent.mkdir(parents=True, exist_ok=True)
     fresh = _beside(target, "new")
-    try:
-        fresh.mkdir()
-        _write(fresh / TENSORS, data)
-        for name, content in files.items():
-            _write(fresh / name, content)
-        _write(fresh / MANIFEST, (readable(full) + "\n").encode())
-        _put(fresh, target)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+    with clear_errors(target, "A model that was there is as it was"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            fresh.mkdir()
+            _write(fresh / TENSORS, data)
+            for name, content in files.items():
+                _write(fresh / name, content)
+            _write(fresh / MANIFEST, (readable(full) + "\n").encode())
+            _put(fresh, target)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
     return target
 
 

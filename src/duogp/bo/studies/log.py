@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from duogp.bo.journal import locked, others
-from duogp.disk import write_atomically
+from duogp.disk import clear_errors, write_atomically
 from duogp.json_files import parse_json
 
 EVENTS = "study.jsonl"
 VERSION = 1
+NOT_RECORDED = "What was told before is safe; this was not recorded. Make room and tell it again"
 
 
 class Log:
@@ -40,7 +41,7 @@ class Log:
         self._lock = locked(self.folder)
         try:
             if not self.path.exists():
-                with _clear_errors(self.path):
+                with clear_errors(self.path, NOT_RECORDED):
                     write_atomically(self.path, _lines([{"version": VERSION, **(header or {})}]))
             self.header, self.events, self._end = read_events(self.path)
             self._check(header)
@@ -61,7 +62,7 @@ class Log:
     def append(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Write events, all or none; they are on disk when this returns."""
         data = _lines(events)
-        with _clear_errors(self.path):
+        with clear_errors(self.path, NOT_RECORDED):
             try:
                 self._file.truncate(self._end)  # what an earlier failure could not remove
                 self._file.seek(self._end)
@@ -101,13 +102,3 @@ def read_events(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
 
 def _lines(events: Sequence[Mapping[str, Any]]) -> bytes:
     return b"".join(json.dumps(event, allow_nan=False).encode() + b"\n" for event in events)
-
-
-@contextlib.contextmanager
-def _clear_errors(path: Path) -> Any:
-    try:
-        yield
-    except OSError as error:
-        told = f"{path} could not be written: {error.strerror or error}. "
-        told += "What was told before is safe; this was not recorded. Make room and tell it again"
-        raise OSError(error.errno, told) from error
