@@ -101,7 +101,7 @@ FITS: dict[str, Callable[[int], Any]] = {
     "closed form": small("svgp"),
     "minibatches": small("svgp", solver="stochastic"),
     "natural": small("svgp", solver="natural"),
-    "dcsvgp": small("dcsvgp"),
+    "dcsvgp": small("dcsvgp", warm_start=2),
     "predictive": small("ppgpr-chol", dtype="float32"),
     "odsvgp": small("odsvgp"),
     "exact": small("exact"),
@@ -146,7 +146,7 @@ def threads(options: argparse.Namespace) -> dict[str, Any]:
     rows = [table(seed, 50)[0] for seed in range(8)]
     models: dict[str, Callable[[], Any]] = {
         "svgp": lambda: duogp.fit(X, y, "svgp", steps=3, device="cpu"),
-        "dcsvgp": lambda: duogp.fit(X, y, "dcsvgp", steps=3, device="cpu"),
+        "dcsvgp": lambda: duogp.fit(X, y, "dcsvgp", steps=3, warm_start=2, device="cpu"),
         "student-t": lambda: duogp.fit(X, y, "svgp", likelihood="student-t", steps=3, device="cpu"),
         "estimator": lambda: duogp.GPRegressor("svgp", epochs=3, device="cpu", random_state=0).fit(X, y),
     }
@@ -294,25 +294,37 @@ def _frame(columns: dict[str, Any]) -> Any:
 # -- by the tests --------------------------------------------------------------------------------------------
 
 
-def by_tests(paths: list[str], **environment: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *paths]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True
-    )
-    last = (done.stdout.strip().splitlines() or [done.stderr[-200:]])[-1]
-    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    passed = re.search(r"(\d+) passed", last)
-    return {"tests": int(passed[1]) if passed else 0, "failed": failed[:10], "kept": done.returncode == 0}
+def by_tests(jobs: list[list[str]], **environment: str) -> dict[str, Any]:
+    """Runs of pytest with these words, at the same time."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    own = {**os.environ, **environment}
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        done = list(
+            pool.map(
+                lambda words: subprocess.run(
+                    [*command, *words], cwd=ROOT, env=own, capture_output=True, text=True
+                ),
+                jobs,
+            )
+        )
+    lines = [line for each in done for line in each.stdout.splitlines()]
+    passed = sum(int(found[1]) for line in lines if (found := re.search(r"(\d+) passed", line)))
+    failed = [line for line in lines if line.startswith("FAILED")]
+    errors = [each.stderr[-300:] for each in done if each.returncode and not failed]
+    kept = all(each.returncode == 0 for each in done)
+    return {"tests_passed": passed, "failed": (failed + errors)[:10], "kept": kept}
 
 
 def tables(options: argparse.Namespace) -> dict[str, Any]:
-    own = {"HYPOTHESIS_PROFILE": "search", "DUOGP_FUZZ_TABLES": str(options.tables)}
-    return {"tables": options.tables} | by_tests(["tests/fitting/test_fuzz.py"], **own)
+    own = {"HYPOTHESIS_PROFILE": "search", "DUOGP_FUZZ_TABLES": str(-(-options.tables // options.jobs))}
+    return {"tables": options.tables} | by_tests([["tests/fitting/test_fuzz.py"]] * options.jobs, **own)
 
 
 def runs(options: argparse.Namespace) -> dict[str, Any]:
     own = {"DUOGP_FUZZ_FILES": str(options.files)}
-    return {"files_of_each_kind": options.files} | by_tests(["tests/io/test_untrusted.py"], **own)
+    groups = ["edited_checkpoints", "checkpoint and not edited", "studies", "not checkpoint and not studies"]
+    jobs = [["tests/io/test_untrusted.py", "-k", group] for group in groups]
+    return {"files_of_each_kind": options.files} | by_tests(jobs, **own)
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
@@ -331,6 +343,7 @@ def main() -> int:
     parser.add_argument("-n", type=int, default=2000, help="fits, tables and folders, unless told otherwise")
     for name in ("fits", "tables", "files"):
         parser.add_argument(f"--{name}", type=int, help=f"number of {name}")
+    parser.add_argument("--jobs", type=int, default=2, help="processes that share the tables")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     for name in ("fits", "tables", "files"):
