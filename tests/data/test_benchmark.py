@@ -32,6 +32,17 @@ def test_standard_is_mean_and_sample_deviation():
     np.testing.assert_allclose(scaler.inverse(scaler.transform(X)), X, rtol=1e-13)
 
 
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.01, 1e-9])
+def test_weights_of_any_unit_have_the_scale_of_their_rows(share):
+    """Weights that sum to one, or to less, are no reason for another scale."""
+    X, _ = table()
+    plain, found = Scaler.standard(X), Scaler.weighted(X, np.full(len(X), share))
+    np.testing.assert_allclose(found.shift, plain.shift, rtol=1e-9)
+    np.testing.assert_allclose(found.scale, plain.scale, rtol=1e-9)
+    twice = Scaler.weighted(X, np.full(len(X), 2.0))  # whole numbers are repeated rows
+    np.testing.assert_allclose(twice.scale, Scaler.standard(np.concatenate([X, X])).scale, rtol=1e-9)
+
+
 def test_minmax_reaches_both_ends():
     X, _ = table()
     Z = Scaler.minmax(X).transform(X)

@@ -63,7 +63,9 @@ class Scaler:
         plain = cls.standard(A)
         z, total = plain.transform(A.astype(np.float64)), weights.sum()
         centre = np.average(z, axis=0, weights=weights)
-        variance = (weights[:, None] * (z - centre) ** 2).sum(0) / max(total - 1, 1e-12 * total)
+        # Repeated rows: Σw − 1. Weights below one, which may sum to one: Σw − Σw²/Σw, in any unit.
+        freedom = max(total - 1, total - (weights**2).sum() / total, 1e-12 * total)
+        variance = (weights[:, None] * (z - centre) ** 2).sum(0) / freedom
         with np.errstate(over="ignore"):
             scale = np.minimum(plain.scale * np.sqrt(variance), np.finfo(np.float64).max)
         return cls(plain.shift + plain.scale * centre, np.where(scale > 0, scale, 1.0))
