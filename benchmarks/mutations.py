@@ -181,11 +181,12 @@ def main() -> int:
     parser.add_argument("-n", type=int, default=300, help="mutations")
     parser.add_argument("--seed", type=int, default=0, help="which")
     parser.add_argument("--minutes", type=float, default=40.0, help="end after so many")
+    parser.add_argument("--files", help="only these, with commas between")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     sys.dont_write_bytecode = True  # a copy that changed within a second has no new date
     begun, rng = time.perf_counter(), random.Random(options.seed)
-    files = [name for name in TESTS if (ROOT / "src" / "duogp" / name).exists()]
+    files = options.files.split(",") if options.files else list(TESTS)
     drawn = [mutation for name in files for mutation in mutations_of(name, rng)]
     rng.shuffle(drawn)
     with tempfile.TemporaryDirectory() as home:

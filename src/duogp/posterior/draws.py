@@ -20,9 +20,10 @@ def require_seed(seed: Any) -> int | None:
         return None
     if isinstance(seed, bool) or not isinstance(seed, Integral):
         raise TypeError(f"seed must be an integer or None, got {seed!r}")
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"seed must be from 0 to 2**63 - 1, got {seed}")
-    return int(seed)
+    given = int(seed)
+    if not 0 <= given < 2**63:
+        raise ValueError(f"seed must be from 0 to 2**63 - 1, got {given}")
+    return given
 
 
 def require_memory(n: int, numbers: int) -> None:
