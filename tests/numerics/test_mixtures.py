@@ -59,6 +59,13 @@ def test_quantiles_of_any_scale(scale):
     np.testing.assert_allclose(same[:, 0], norm.ppf(levels, scale=scale), rtol=1e-5, atol=1e-7 * scale)
 
 
+def test_quantiles_of_narrow_components_far_apart():
+    """The distance between the components counts for the bounds, and not their widths alone."""
+    mean, std, weights = np.array([[-100.0], [100.0]]), np.full((2, 1), 0.01), np.array([0.4, 0.6])
+    found = mixture_quantiles(np.array([0.2, 0.5]), mean, std, weights)[:, 0]
+    np.testing.assert_allclose(found, [-100.0, 100 + 0.01 * norm.ppf(1 / 6)], atol=1e-6)
+
+
 def test_weights_find_the_densities_that_the_rows_are_from():
     rng = np.random.default_rng(0)
     y = np.where(rng.random(5000) < 0.7, rng.normal(0, 1, 5000), rng.normal(4, 1, 5000))
