@@ -73,6 +73,8 @@ def test_weights_find_the_densities_that_the_rows_are_from():
     weights = mixture_weights(logs, np.full(3, 1 / 3))
     np.testing.assert_allclose(weights, [0.7, 0.3, 0.0], atol=0.03)
     assert weights.sum() == pytest.approx(1)
+    for shift in (-2000.0, 2000.0):  # densities that are no floats: only their ratios count
+        np.testing.assert_allclose(mixture_weights(logs + shift, np.full(3, 1 / 3)), weights, atol=1e-9)
 
 
 def test_few_rows_change_little():
