@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from duogp.errors import NumericalError
 from duogp.fitting.auto import StackPlan, choose, plan_stack, stack
 from duogp.fitting.builder import Builder, start_from
 from duogp.fitting.checks import check_settings
@@ -80,9 +79,10 @@ def _sound(gp: GP, data: Dataset, most: int = 100) -> GP:
     found = gp.predict(data.X[data.rows[0][:most]])
     values = found.std if isinstance(found, Prediction) else found.probabilities
     if not np.isfinite(values).all():
-        raise NumericalError(
+        raise ValueError(
             f"the fit of {gp.method.name!r} has no finite predictions: look at the scales of the data, at "
-            "initial_scale, initial_noise and initial_lengthscale, or use dtype='float64'"
+            "initial_scale, initial_noise and initial_lengthscale; standardize=True brings columns of any "
+            "scale to one, dtype='float64' has more room"
         )
     return gp
 
