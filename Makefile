@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export DUOGP_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo test test-all search fuzz lint format bench clean
+.PHONY: setup demo test test-all search fuzz soak lint format bench clean
 
 setup: $(STAMP)
 
@@ -38,6 +38,12 @@ search: setup
 fuzz: setup
 	HYPOTHESIS_PROFILE=search DUOGP_FUZZ_TABLES=2000 DUOGP_SLOW_TESTS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/fitting/test_fuzz.py tests/sklearn/test_estimators_checks.py
 	DUOGP_FUZZ_FILES=2000 $(BIN)/python -m pytest -n 2 -q tests/io/test_untrusted.py
+
+# A long service in less than an hour: memory, threads, global state, damaged tables and folders, and processes that
+# are killed at random moments. Numbers go to benchmarks/results/soak.json and kill_fits.jsonl.
+soak: setup
+	$(BIN)/python benchmarks/soak.py
+	$(BIN)/python benchmarks/kill_fits.py
 
 lint: setup
 	$(BIN)/ruff check .

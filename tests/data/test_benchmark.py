@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +31,27 @@ def test_standard_is_mean_and_sample_deviation():
     np.testing.assert_allclose(scaler.shift, X.mean(0), rtol=1e-13)
     np.testing.assert_allclose(scaler.scale, X.std(0, ddof=1), rtol=1e-12)
     np.testing.assert_allclose(scaler.inverse(scaler.transform(X)), X, rtol=1e-13)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e307])
+def test_columns_are_scaled_on_a_device_as_they_are_in_memory(size):
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.uniform(-1.7, 1.7, 50) * 10 * size, 3 + rng.normal(size=50)])
+    scaler = Scaler.standard(X)
+    found = scaler.on(torch.device("cpu"))(torch.as_tensor(X)).numpy()
+    np.testing.assert_allclose(found, scaler.transform(X), rtol=1e-12)
+    np.testing.assert_allclose(found.std(0, ddof=1), 1.0, rtol=1e-9)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.01, 1e-9])
+def test_weights_of_any_unit_have_the_scale_of_their_rows(share):
+    """Weights that sum to one, or to less, are no reason for another scale."""
+    X, _ = table()
+    plain, found = Scaler.standard(X), Scaler.weighted(X, np.full(len(X), share))
+    np.testing.assert_allclose(found.shift, plain.shift, rtol=1e-9)
+    np.testing.assert_allclose(found.scale, plain.scale, rtol=1e-9)
+    twice = Scaler.weighted(X, np.full(len(X), 2.0))  # whole numbers are repeated rows
+    np.testing.assert_allclose(twice.scale, Scaler.standard(np.concatenate([X, X])).scale, rtol=1e-9)
 
 
 def test_minmax_reaches_both_ends():

@@ -15,7 +15,7 @@ from duogp.bases import Basis
 SOURCE = Path(duogp.__file__).parent
 #: The house from the ground up. A package may import what stands before it, and itself.
 STOREYS = [
-    ["_version", "errors", "saveable", "json_files", "_moved"],
+    ["_version", "errors", "saveable", "json_files", "disk", "_moved"],
     ["numerics"],
     ["data"],
     ["metrics"],

@@ -322,7 +322,7 @@ def test_a_link_to_a_model_folder_is_followed(tmp_path: Path) -> None:
 
 def test_checkpoints_are_not_written_through_a_link(tmp_path: Path) -> None:
     """A name that is a link is replaced by the file; what it pointed to stays as it was."""
-    from duogp.training.checkpoint import write_atomically
+    from duogp.disk import write_atomically
 
     victim = tmp_path / "victim"
     victim.write_text("mine")

@@ -12,6 +12,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.neighbors import KNeighborsRegressor
 
 from duogp.means.affine import Affine, Logistic
+from duogp.means.columns import KEPT, OnColumns, telling_columns
 from duogp.means.crossfit import Goal, Trees, assign_folds, cross_fit, latent_values
 from duogp.means.forest import Forest
 
@@ -150,3 +151,27 @@ def test_log_rates_of_a_regressor_that_predicts_nonsense_are_finite():
 
     values = latent_values(Negative().fit(X, SIGNAL), X, Goal("count"))
     assert np.isfinite(values).all()
+
+
+@pytest.mark.parametrize("name", ["real", "count", "two classes", "three classes"])
+def test_trees_of_wide_tables_see_the_columns_that_tell(name):
+    """More columns than rows: some are kept, by the rows that a model learns from; places are the table's."""
+    goal, y = TARGETS[name]
+    wide = np.random.default_rng(1).normal(size=(200, 1200))
+    wide[:, [7, 900, 1100]] = X
+    fit = cross_fit(replace(QUICK, bagged=0), wide, y, goal)
+    assert all(isinstance(model, OnColumns) and len(model.columns) == KEPT for (model,) in fit.models)
+    assert all({7, 900} <= set(model.columns.tolist()) for (model,) in fit.models)
+    assert len({tuple(model.columns) for (model,) in fit.models}) == len(fit.models)  # each by its own rows
+    arrays = fit.arrays()
+    assert arrays is not None
+    found = replace(fit, models=arrays, memo={}).at(wide)
+    np.testing.assert_allclose(found[0], fit.at(wide)[0], atol=1e-9)
+
+
+def test_columns_that_tell_of_tables_of_any_scale():
+    y = np.arange(50.0)
+    wide = np.random.default_rng(1).normal(size=(50, 1200)) * 1e200
+    wide[:, 3], wide[:, 4], wide[:, 5] = y * 1e-200, -y * 1e250, 7.0
+    found = telling_columns(wide, y * 1e90, False)
+    assert {3, 4} <= set(found.tolist()) and 5 not in found and (np.diff(found) > 0).all()

@@ -49,6 +49,23 @@ def test_quantiles_invert_the_distribution_function():
     np.testing.assert_allclose(one[:, 0], norm.ppf(levels))
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_quantiles_of_any_scale(scale):
+    """The bounds between which they are looked for hold a law of any width."""
+    levels = np.array([1e-4, 0.01, 0.5, 0.99, 0.9999])
+    found = mixture_quantiles(levels, scale * MEAN, scale * STD, WEIGHTS)
+    np.testing.assert_allclose(found / scale, mixture_quantiles(levels, MEAN, STD, WEIGHTS), atol=1e-5)
+    same = mixture_quantiles(levels, np.zeros((2, 1)), np.full((2, 1), scale), np.array([0.5, 0.5]))
+    np.testing.assert_allclose(same[:, 0], norm.ppf(levels, scale=scale), rtol=1e-5, atol=1e-7 * scale)
+
+
+def test_quantiles_of_narrow_components_far_apart():
+    """The distance between the components counts for the bounds, and not their widths alone."""
+    mean, std, weights = np.array([[-100.0], [100.0]]), np.full((2, 1), 0.01), np.array([0.4, 0.6])
+    found = mixture_quantiles(np.array([0.2, 0.5]), mean, std, weights)[:, 0]
+    np.testing.assert_allclose(found, [-100.0, 100 + 0.01 * norm.ppf(1 / 6)], atol=1e-6)
+
+
 def test_weights_find_the_densities_that_the_rows_are_from():
     rng = np.random.default_rng(0)
     y = np.where(rng.random(5000) < 0.7, rng.normal(0, 1, 5000), rng.normal(4, 1, 5000))
@@ -56,6 +73,8 @@ def test_weights_find_the_densities_that_the_rows_are_from():
     weights = mixture_weights(logs, np.full(3, 1 / 3))
     np.testing.assert_allclose(weights, [0.7, 0.3, 0.0], atol=0.03)
     assert weights.sum() == pytest.approx(1)
+    for shift in (-2000.0, 2000.0):  # densities that are no floats: only their ratios count
+        np.testing.assert_allclose(mixture_weights(logs + shift, np.full(3, 1 / 3)), weights, atol=1e-9)
 
 
 def test_few_rows_change_little():

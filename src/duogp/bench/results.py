@@ -6,6 +6,7 @@ moment: the line it left unfinished is closed by the next append and ignored by 
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from duogp.bench.suite import Cell
+from duogp.disk import clear_errors
 from duogp.json_files import parse_json
 
 Row = dict[str, Any]
@@ -97,17 +99,18 @@ class Results:
 def append(path: str | Path, row: Row) -> None:
     """Append one row with a single write, on the disk when this returns."""
     line = json.dumps(finite(row), ensure_ascii=False, allow_nan=False).encode() + b"\n"
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        size = os.fstat(handle).st_size
-        if size and os.pread(handle, 1, size - 1) != b"\n":
-            line = b"\n" + line  # a killed process left half a line: close it
-        if os.write(handle, line) != len(line):
-            raise OSError(f"{path}: the disk took only part of a row")
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with clear_errors(Path(path), "The rows before are safe. Make room; the same run goes on from them"):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            size = os.fstat(handle).st_size
+            if size and os.pread(handle, 1, size - 1) != b"\n":
+                line = b"\n" + line  # a killed process left half a line: close it
+            if os.write(handle, line) != len(line):
+                raise OSError(errno.ENOSPC, "the disk took only part of a row")
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def finite(value: Any) -> Any:

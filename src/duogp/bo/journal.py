@@ -15,22 +15,22 @@ Coordinates are those of the cube [0, 1]^d; the bounds of the task are in run.js
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from duogp.bo.strategies import Floats, Proposal, Strategy
+from duogp.disk import TEMPORARY, append_whole, clear_errors, lock, remove_leftovers, write_atomically
 from duogp.json_files import read_object
 
 OPTIONS, EVALUATIONS, MODELS, FIGURE = "run.json", "evaluations.csv", "models", "incumbent.png"
 LOCK = "lock"
+ANOTHER = "Choose a folder that can be written to"
 #: Columns before the coordinates; `size` is the number of lines of the batch.
 LEADING = ("batch", "size", "region", "y", "best")
 
@@ -48,9 +48,16 @@ class Journal:
     def __init__(self, folder: str | os.PathLike[str], options: Mapping[str, Any], dims: int) -> None:
         self.folder, self.dims = Path(folder).expanduser(), dims
         self.best = -np.inf
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._check_options(dict(options))
-        self._lock = locked(self.folder / LOCK)
+        with clear_errors(self.folder, ANOTHER):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        if others(self.folder) and not (self.folder / OPTIONS).exists():
+            raise FileExistsError(f"{str(self.folder)!r} holds other things: choose another folder")
+        self._lock = locked(self.folder)
+        try:
+            self._check_options(dict(options))
+        except BaseException:
+            self._lock.close()
+            raise
 
     def close(self) -> None:
         """Release the run for another process."""
@@ -60,9 +67,8 @@ class Journal:
         path = self.folder / OPTIONS
         given = json.loads(json.dumps(options))  # as it will be read back
         if not path.exists():
-            if any(self.folder.iterdir()):
-                raise FileExistsError(f"{str(self.folder)!r} holds other things: choose another folder")
-            write_atomically(path, json.dumps(given, indent=2) + "\n")
+            with clear_errors(path, ANOTHER):
+                write_atomically(path, json.dumps(given, indent=2) + "\n")
             return
         known = read_object(path)
         if known != given:
@@ -90,8 +96,8 @@ class Journal:
             best = max(best, float(value)) if np.isfinite(value) else best
             lines.append(_line([number, len(y), int(region), float(value), best, *x.tolist()]))
         path = self.folder / EVALUATIONS
-        with clear_errors(path, "Make room and start the run again"):
-            append_all(path, "".join(lines).encode())
+        with clear_errors(path, "The batches before are safe. Make room; the same call goes on with the run"):
+            append_whole(path, "".join(lines).encode())
         self.best = best
 
     # -- models ----------------------------------------------------------------------------------------------
@@ -116,22 +122,21 @@ class Journal:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def locked(path: Path) -> IO[bytes]:
-    """A file locked by this process; where the system has no locks, a file."""
-    file = open(path, "ab")  # noqa: SIM115
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:
-        pass
-    except OSError as error:
-        file.close()
-        if error.errno not in (errno.EAGAIN, errno.EACCES):
-            return open(path, "ab")  # a file system without locks
-        told = f"another process is working on the run in {str(path.parent)!r}: wait for it, or end it"
-        raise RuntimeError(told) from None
+def locked(folder: Path) -> IO[bytes]:
+    """The lock of a run's folder; leftovers of a process that was killed while it wrote are removed."""
+    with clear_errors(folder, ANOTHER):
+        file = lock(folder / LOCK)
+    if file is None:
+        told = f"another process is working on the run in {str(folder)!r}: wait for it, or end it"
+        raise RuntimeError(told)
+    remove_leftovers(folder)
     return file
+
+
+def others(folder: Path) -> list[str]:
+    """Names in a folder that are neither its lock nor left by a process that was killed while it wrote."""
+    names = [path.name for path in folder.iterdir()]
+    return [name for name in names if name != LOCK and not name.startswith(TEMPORARY)]
 
 
 def read_options(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -167,43 +172,6 @@ def _batch(lines: list[bytes], number: int, dims: int) -> Evaluated | None:
     if not (np.isfinite(X).all() and (np.abs(regions) < 2**31).all() and (regions == regions.round()).all()):
         return None
     return Evaluated(Proposal(X, regions.astype(np.int64)), rows[:, 3])
-
-
-def append_all(path: Path, data: bytes) -> None:
-    """Append to a file and force it to disk; where that fails the file is what it was."""
-    with open(path, "ab", buffering=0) as file:
-        end = file.tell()
-        try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[file.write(rest) :]
-            os.fsync(file.fileno())
-        except BaseException:
-            with contextlib.suppress(OSError):
-                file.truncate(end)
-            raise
-
-
-@contextlib.contextmanager
-def clear_errors(path: Path, advice: str) -> Iterator[None]:
-    """Inside, a write that fails (a full disk) is an error that says what is safe."""
-    try:
-        yield
-    except OSError as error:
-        told = f"{path} could not be written: {error.strerror or error}. "
-        told += f"What was told before is safe; this was not recorded. {advice}"
-        raise OSError(error.errno, told) from error
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file so that it holds the old content or the new one at any time."""
-    fresh = path.with_name(path.name + ".new")
-    data = content.encode() if isinstance(content, str) else content
-    with open(fresh, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
 
 
 def _line(values: Sequence[object]) -> str:

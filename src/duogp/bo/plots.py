@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from duogp.bo.candidates import Floats
-from duogp.bo.journal import write_atomically
+from duogp.disk import write_atomically
 from duogp.plots.style import BLUE, FAINT, PALETTE, entitle, new_axes
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from duogp.data.validation import is_missing, require_length
+from duogp.data.validation import from_column, is_missing, require_length
 
 MAX_CLASSES = 1000
 
@@ -19,7 +19,7 @@ def as_labels(y: Any, n: int, name: str = "y") -> NDArray:
         raise ValueError(f"requires y to be passed, but the target {name} is None; expected {n} class labels")
     if isinstance(y, torch.Tensor):
         y = y.detach().cpu()
-    values = np.asarray(y.to_numpy() if hasattr(y, "to_numpy") else y)
+    values = np.asarray(from_column(y))
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:

@@ -16,6 +16,8 @@ Floats = NDArray[np.float64]
 _HUGE = 1e300
 #: Share of the unit interval that a column fills where it counts as one of the cube.
 FILLED = 0.25
+# Numbers of which moments are computed at once.
+AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +50,10 @@ class Scaler:
     @classmethod
     def standard(cls, A: NDArray, *, ddof: int = 1, epsilon: float = 0.0) -> Scaler:
         """To mean 0 and standard deviation 1; `epsilon` is added to the standard deviation."""
-        moments = [_moments(column, ddof) for column in _columns(A)]
-        shift, scale = np.array(moments, dtype=np.float64).reshape(-1, 2).T
+        columns = _columns(A)
+        step = max(1, AT_ONCE // len(columns[0]))
+        parts = [_moments(np.array(columns[j : j + step]), ddof) for j in range(0, len(columns), step)]
+        shift, scale = np.concatenate(parts, 1)
         return cls(shift, scale + epsilon)
 
     @classmethod
@@ -61,7 +65,9 @@ class Scaler:
         plain = cls.standard(A)
         z, total = plain.transform(A.astype(np.float64)), weights.sum()
         centre = np.average(z, axis=0, weights=weights)
-        variance = (weights[:, None] * (z - centre) ** 2).sum(0) / max(total - 1, 1e-12 * total)
+        # Repeated rows: Σw − 1. Weights below one, which may sum to one: Σw − Σw²/Σw, in any unit.
+        freedom = max(total - 1, total - (weights**2).sum() / total, 1e-12 * total)
+        variance = (weights[:, None] * (z - centre) ** 2).sum(0) / freedom
         with np.errstate(over="ignore"):
             scale = np.minimum(plain.scale * np.sqrt(variance), np.finfo(np.float64).max)
         return cls(plain.shift + plain.scale * centre, np.where(scale > 0, scale, 1.0))
@@ -138,25 +144,26 @@ def _columns(A: NDArray) -> list[NDArray]:
     return list(A[:, None].T if A.ndim == 1 else A.T)
 
 
-def _moments(column: NDArray, ddof: int) -> tuple[float, float]:
-    """Mean and standard deviation, computed on values brought to [−1, 1] by an exact power of two."""
-    values = column.astype(np.float64)
-    largest = np.abs(values).max()
-    if largest == 0 or values.size <= ddof or values.min() == values.max():
-        return float(values[0]), 1.0
-    exponent = int(np.frexp(largest)[1])
-    values = np.ldexp(values, -exponent)
-    mean = values.mean()
-    values -= mean
-    std = np.sqrt(np.sum(values**2) / (values.size - ddof))
-    eps = np.finfo(column.dtype).eps if column.dtype.kind == "f" else np.finfo(np.float64).eps
-    if std <= 4 * eps:  # constant but for rounding
-        return float(np.ldexp(mean, exponent)), 1.0
-    mean += values.mean()  # corrects the rounding of the first mean, as in 1e12 ± 1
+def _moments(columns: NDArray, ddof: int) -> Floats:
+    """Means and standard deviations of columns [k, n]: [2, k]; of values that an exact power of two brings to
+    [−1, 1]."""
+    values = columns.astype(np.float64)
+    first, largest = values[:, 0].copy(), np.abs(values).max(1)
+    constant = (largest == 0) | (values.min(1) == values.max(1)) | (values.shape[1] <= ddof)
+    exponent = np.frexp(largest)[1]
+    values = np.ldexp(values, -exponent[:, None])
+    mean = values.mean(1)
+    values -= mean[:, None]
+    std = np.sqrt(np.sum(values**2, 1) / max(values.shape[1] - ddof, 1))
+    eps = np.finfo(columns.dtype).eps if columns.dtype.kind == "f" else np.finfo(np.float64).eps
+    rounding = std <= 4 * eps  # constant but for rounding
+    corrected = mean + values.mean(1)  # of the rounding of the first mean, as in 1e12 ± 1
     # The deviation of ±1.7e308 exceeds the largest float; that of a few subnormals is below the smallest.
-    with np.errstate(over="ignore"):
-        scale = min(float(np.ldexp(std, exponent)), float(np.finfo(np.float64).max))
-    return float(np.ldexp(mean, exponent)), scale if scale > 0 else float(largest)
+    with np.errstate(over="ignore", under="ignore"):
+        scale = np.minimum(np.ldexp(std, exponent), np.finfo(np.float64).max)
+        shift = np.ldexp(np.where(rounding, mean, corrected), exponent)
+    scale = np.where(rounding, 1.0, np.where(scale > 0, scale, largest))
+    return np.stack([np.where(constant, first, shift), np.where(constant, 1.0, scale)])
 
 
 def _result_dtype(A: NDArray) -> type[np.floating]:

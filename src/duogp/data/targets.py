@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from duogp.data.labels import as_labels, codes_of, encode
 from duogp.data.validation import as_matrix, as_target
 
+#: The variance of larger targets would overflow in their units.
+LARGEST = 1e100
 #: Kinds of targets that are not all real numbers: in words, and as a test of each value.
 SUPPORTS: dict[str, tuple[str, Callable[[NDArray], NDArray]]] = {
     "count": ("whole numbers from 0", lambda v: (v >= 0) & (v == np.round(v))),
@@ -36,7 +38,17 @@ class Target:
 
 def raw_target(y: Any, n: int, kind: str, name: str = "y") -> NDArray:
     """y as an array of n rows without missing values."""
-    return as_labels(y, n, name) if kind == "classes" else as_target(y, n, name)
+    return as_labels(y, n, name) if kind == "classes" else require_moderate(as_target(y, n, name), name)
+
+
+def require_moderate(values: NDArray, name: str = "y") -> NDArray:
+    """The targets, or an error where their variance would overflow."""
+    largest = float(np.abs(values).max(initial=0.0))
+    if largest > LARGEST:
+        raise ValueError(
+            f"{name} holds numbers as large as {largest:.3g}, whose squares are no floats: use other units"
+        )
+    return values
 
 
 def with_validation(X: NDArray, y: NDArray, validation: Any, kind: str) -> tuple[NDArray, NDArray]:

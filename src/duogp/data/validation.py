@@ -104,6 +104,12 @@ def _to_array(data: Any, name: str) -> tuple[NDArray, list[str] | None]:
     columns = _frame_columns(data)
     if columns is not None:
         labels = [label for label, _ in columns]
+        for label, values in columns:
+            if values.ndim != 1:
+                raise UnsupportedDtypeError(
+                    f"{name}, column {label!r}: found arrays of shape {values.shape[1:]}, expected one "
+                    "number in each row: give each of theirs a column of its own"
+                )
         arrays = [_real(values, name, label) for label, values in columns]
         rows = len(arrays[0]) if arrays else len(data)
         return (np.column_stack(arrays) if arrays else np.empty((rows, 0))), labels
@@ -112,9 +118,18 @@ def _to_array(data: Any, name: str) -> tuple[NDArray, list[str] | None]:
         data = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     elif isinstance(data, np.ma.MaskedArray):
         data = np.ma.filled(data.astype(np.float64), np.nan)  # missing values, refused below
-    elif hasattr(data, "to_numpy"):  # a Series or an arrow column
-        data = data.to_numpy()
+    else:
+        data = from_column(data)
     return _real(_ndarray(data, name), name, None), None
+
+
+def from_column(data: Any) -> Any:
+    """A Series or an arrow column as an array, gaps included; anything else as it is."""
+    if not hasattr(data, "to_numpy"):
+        return data
+    if hasattr(data, "to_pylist"):  # arrow
+        return getattr(data, "combine_chunks", lambda: data)().to_numpy(zero_copy_only=False)
+    return data.to_numpy()
 
 
 def _ndarray(data: Any, name: str) -> NDArray:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from duogp.fitting.auto import StackPlan, choose, plan_stack, stack
 from duogp.fitting.builder import Builder, start_from
@@ -19,6 +22,7 @@ from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
 from duogp.posterior.gp import GP
+from duogp.posterior.prediction import Prediction
 from duogp.posterior.stack import Stack
 from duogp.training import (
     Callback,
@@ -59,14 +63,29 @@ def fit_table(
     with _checkpoints(data, method, chosen, checkpoint) as kept:
         if not is_auto(method):
             (gp,) = fit_plan(data, _planned(data, METHODS[method], chosen, settings), callbacks, kept)
-            return gp
+            return _sound(gp, data)
         choice = choose(data, settings, chosen)
         if choice is None:
             return stack(data, settings, chosen, callbacks, kept)
         name, reason = choice
         (gp,) = fit_plan(data, _planned(data, METHODS[name], chosen, settings), callbacks, kept)
         gp.history.notes.insert(0, reason)
+        return _sound(gp, data)
+
+
+def _sound(gp: GP, data: Dataset, most: int = 100) -> GP:
+    """The model, or an error where its training ended in NaN and its predictions are none."""
+    if not len(gp.history) or math.isfinite(gp.history[-1].loss):
         return gp
+    found = gp.predict(data.X[data.rows[0][:most]])
+    values = found.std if isinstance(found, Prediction) else found.probabilities
+    if not np.isfinite(values).all():
+        raise ValueError(
+            f"the fit of {gp.method.name!r} has no finite predictions: look at the scales of the data, at "
+            "initial_scale, initial_noise and initial_lengthscale; standardize=True brings columns of any "
+            "scale to one, dtype='float64' has more room"
+        )
+    return gp
 
 
 def _checkpoints(

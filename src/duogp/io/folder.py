@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from duogp._version import __version__
+from duogp.disk import clear_errors
 from duogp.errors import SavedModelError
 from duogp.io.plain import entries, entry
 from duogp.training.checkpoint import FOLDER as CHECKPOINTS
@@ -75,7 +76,7 @@ def write_folder(
         raise ValueError("a manifest needs a kind")
     if taken := [name for name in HEADER if name in manifest]:
         raise ValueError(f"entries of the manifest that are written for every folder: {', '.join(taken)}")
-    target = Path(path).expanduser().resolve()
+    target = folder_path(path).resolve()
     _require_free(target)
     data = _serialise(tensors)
     full = {
@@ -99,18 +100,26 @@ def write_folder(
     if files:
         full["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     full["checksum"] = checksum(full)
-    target.parent.mkdir(parents=True, exist_ok=True)
     fresh = _beside(target, "new")
-    try:
-        fresh.mkdir()
-        _write(fresh / TENSORS, data)
-        for name, content in files.items():
-            _write(fresh / name, content)
-        _write(fresh / MANIFEST, (readable(full) + "\n").encode())
-        _put(fresh, target)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+    with clear_errors(target, "A model that was there is as it was"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            fresh.mkdir()
+            _write(fresh / TENSORS, data)
+            for name, content in files.items():
+                _write(fresh / name, content)
+            _write(fresh / MANIFEST, (readable(full) + "\n").encode())
+            _put(fresh, target)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
     return target
+
+
+def folder_path(path: Any) -> Path:
+    """The path of a folder, or an error for what is none."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"expected the path of a model's folder, got {path!r}")
+    return Path(path).expanduser()
 
 
 def checksum(manifest: Mapping[str, Any]) -> str:
@@ -228,7 +237,7 @@ def _safetensors() -> Any:
 
 def read_folder(path: str | os.PathLike[str]) -> Contents:
     """The manifest and the tensors (on the CPU) of a folder, checked against each other and up to date."""
-    folder = Path(path).expanduser()
+    folder = folder_path(path)
     return undisturbed(folder, lambda: _read(folder))
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from scipy.special import logit
 
 from duogp.means.affine import Affine, Logistic
 from duogp.means.bagging import Bagged, blend_share
+from duogp.means.columns import OnColumns, is_wide, telling_columns
 from duogp.means.forest import Forest
 
 Array = NDArray[np.float64]
@@ -171,6 +173,8 @@ class CrossFit:
 
 def as_arrays(model: Any) -> Forest | Affine | None:
     """A fitted model as arrays; None where it has no such form."""
+    if isinstance(model, OnColumns):
+        return model.forest()
     return model if isinstance(model, Forest | Affine) else Forest.of(model)
 
 
@@ -266,7 +270,8 @@ def cross_fit(
             fitted = [_fit(clone(spec), X, target, goal, job, weights) for job in jobs]
         for k, (model, job) in enumerate(zip(fitted, jobs, strict=True)):
             models[k].append(model)
-            held_out[job.held_out, columns] = latent_values(model, X[job.held_out], goal)
+            with few_threads(n):
+                held_out[job.held_out, columns] = latent_values(model, X[job.held_out], goal)
     made = CrossFit(models, goal, X.shape[1], held_out, hurried=hurried)
     if blended and (deadline is None or time.perf_counter() < deadline):
         return _blended(made, Bagged(spec.bagged), X, targets, weights, seed, deadline)
@@ -360,17 +365,14 @@ def _grow(
     deadline: float | None,
 ) -> tuple[list[Any], bool]:
     """One model for each job, grown in rounds until the loss on unseen rows rises; whether time ended it."""
-    from threadpoolctl import threadpool_limits
-
-    models = [spec.model(goal, len(job.train), X.shape[1], seed + k) for k, job in enumerate(jobs)]
+    models = [_unfitted(spec, X, y, goal, job, seed + k) for k, job in enumerate(jobs)]
     loss, best, rising = _loss(goal), np.inf, 0
     total = np.ones(len(y)) if weights is None else weights
     step = spec.trees_per_round if len(y) >= FEW_ROWS else max(1, spec.trees_per_round // 2)
     grown, trees = 0, min(FIRST_TREES, spec.max_trees)
     while grown < trees:
         score, begun = 0.0, time.perf_counter()
-        # Threads wait for each other in every node: on a few thousand rows that takes longer than the work.
-        with threadpool_limits(1 if len(y) < THREADED_ROWS else None, user_api="openmp"):
+        with few_threads(len(y)):
             for model, job in zip(models, jobs, strict=True):
                 model.set_params(max_iter=trees)
                 own = None if weights is None else weights[job.train]
@@ -392,6 +394,22 @@ def _grow(
                 return models, True
         trees = grown + more
     return models, False
+
+
+def few_threads(rows: int) -> AbstractContextManager[Any]:
+    """One thread for small tables: threads wait for each other in every node, longer than the work takes."""
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(1 if rows < THREADED_ROWS else None, user_api="openmp")
+
+
+def _unfitted(spec: Trees, X: NDArray, y: NDArray, goal: Goal, job: _Job, seed: int) -> Any:
+    """The model of a job, on some columns of a wide table."""
+    n, inputs = len(job.train), X.shape[1]
+    if not is_wide(n, inputs):
+        return spec.model(goal, n, inputs, seed)
+    columns = telling_columns(X[job.train], y[job.train], goal.kind == "classes")
+    return OnColumns(spec.model(goal, n, len(columns), seed), columns, inputs)
 
 
 def _loss(goal: Goal) -> Callable[[Any, NDArray, NDArray], NDArray]:

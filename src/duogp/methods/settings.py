@@ -48,6 +48,7 @@ def _are_weights(value: Any) -> bool:
 #: Checks of a type of setting, see `_checks`.
 COUNT = Check("be a positive integer", lambda v: _is_integer(v) and v >= 1)
 POSITIVE = Check("be a positive number", lambda v: _is_number(v) and v > 0)
+MODERATE = Check("be a number from 1e-100 to 1e100", lambda v: _is_number(v) and 1e-100 <= v <= 1e100)
 WIDTHS = Check("hold at least one width", lambda v: bool(as_list(v)))
 #: Checks of single settings.
 COUNT_OR_ZERO = COUNT._replace(holds=lambda v: v == 0 or COUNT.holds(v))
@@ -144,11 +145,13 @@ class Settings(CheckedSettings):
     kernel: Any = "matern52"  #: a name or a kernel object
     ard: bool = True  #: one lengthscale per column
     output_scale: bool = True  #: learn the prior variance (kernels given by name)
-    initial_lengthscale: float | Sequence[float] | None = None  #: √d, for standardised inputs; a sum: a list
-    initial_scale: float | None = None  #: initial prior variance, 1 by default
+    initial_lengthscale: Annotated[float | Sequence[float] | None, MODERATE._replace(each=True)] = (
+        None  #: √d, for standardised inputs; a sum: a list
+    )
+    initial_scale: Annotated[float | None, MODERATE] = None  #: initial prior variance, 1 by default
     lengthscale_prior: Annotated[Any, LENGTHSCALE_PRIOR] = None  #: "dimension" or a `Prior`, in scaled units
     initial_std: float | None = None  #: of q(u) relative to the prior's: 1; 0.1 with networks under the ELBO
-    initial_noise: float = 0.1
+    initial_noise: Annotated[float, MODERATE] = 0.1
     noise_floor: float = 1e-6  #: the learned noise variance stays above it, in scaled units
     learn_noise: bool | None = None  #: on, unless fixed noise is given
     noise_prior: Annotated[Any, NOISE_PRIOR] = None  #: a `Prior` of the noise variance, in scaled units

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from numbers import Integral
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
@@ -25,6 +24,7 @@ from duogp.methods import Method
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
 from duogp.posterior.described import described
+from duogp.posterior.draws import draws_count, require_memory, require_seed
 from duogp.posterior.learned import LEAST_NOISE, LearnedMean
 from duogp.posterior.prediction import ClassPrediction, Prediction
 from duogp.posterior.sampling import root_of_joint
@@ -320,7 +320,8 @@ class GP(Fitted):
             self._require_noise(noise, "sample(observation_noise=True)")
         if kind not in ("auto", "joint", "pathwise"):
             raise ValueError(f"kind must be 'auto', 'joint' or 'pathwise', got {kind!r}")
-        n, x, generator = _count(n), self._inputs(X), _generator(seed)
+        n, x, generator = draws_count(n), self._inputs(X), _generator(seed)
+        require_memory(n, len(x))
         if kind == "joint" or (kind == "auto" and len(x) <= self.JOINT_ROWS):
             draws = self._joint_draws(x[None, None], n, generator)
         else:
@@ -340,7 +341,7 @@ class GP(Fitted):
     ) -> Callable[[Any], NDArray]:
         """n functions drawn from the posterior: call the result with any rows, as often as you like."""
         with torch.no_grad():
-            evaluate = self._path_draws(_count(n), _generator(seed), num_features)
+            evaluate = self._path_draws(draws_count(n), _generator(seed), num_features)
 
         @torch.no_grad()
         def paths(X: Any) -> NDArray[np.float64]:
@@ -470,16 +471,10 @@ def _reported(f: Marginals | TotalMarginals) -> tuple[Tensor, Tensor, Tensor]:
     return f.mean, f.variance.new_zeros(()).expand_as(f.variance), f.variance
 
 
-def _count(n: Any) -> int:
-    if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
-        raise ValueError(f"n must be a positive integer, got {n!r}")
-    return int(n)
-
-
 def _generator(seed: int | None) -> torch.Generator:
     generator = torch.Generator()
-    if seed is None:
+    if (given := require_seed(seed)) is None:
         generator.seed()
     else:
-        generator.manual_seed(seed)
+        generator.manual_seed(given)
     return generator

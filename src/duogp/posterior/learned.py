@@ -13,6 +13,7 @@ from torch import Tensor
 
 from duogp.means import CrossFit
 from duogp.means.crossfit import moderate
+from duogp.posterior.draws import draws_count, require_memory, require_seed
 from duogp.posterior.prediction import ClassPrediction
 from duogp.posterior.units import Fitted
 
@@ -97,12 +98,13 @@ class LearnedOnly(Fitted):
         self, X: Any, n: int = 1, *, seed: int | None = None, observation_noise: bool = False, **_: Any
     ) -> NDArray:
         """Draws of labels, independent from row to row; without noise the log odds, which do not vary."""
-        prediction = self.predict(X)
+        n, prediction = draws_count(n), self.predict(X)
+        require_memory(n, len(prediction))
         if not observation_noise:
             values = np.broadcast_to(prediction.latent_mean, (n, *prediction.latent_mean.shape))
             return values[..., 0] if values.shape[-1] == 1 else values
         assert self.classes is not None
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(require_seed(seed))
         u = rng.random((n, len(prediction), 1))
         codes = (u > prediction.probabilities.cumsum(1)).sum(-1).clip(0, len(self.classes) - 1)
         return self.classes[codes]

@@ -31,6 +31,7 @@ from duogp.methods import Method
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
 from duogp.numerics.mixtures import mixture_crps, mixture_log_density, mixture_quantiles
+from duogp.posterior.draws import draws_count, require_memory, require_seed
 from duogp.posterior.gp import GP
 from duogp.posterior.prediction import ClassPrediction, Prediction, check_interval_level
 from duogp.posterior.units import Fitted
@@ -332,7 +333,8 @@ class Stack(Fitted):
 
         Draws of a member are recalibrated around its mean, row by row, as its density is.
         """
-        rows, rng = self._rows(X), np.random.default_rng(seed)
+        n, rows, rng = draws_count(n), self._rows(X), np.random.default_rng(require_seed(seed))
+        require_memory(n, len(rows))
         shares = np.array(list(self.weights.values()))
         which = rng.choice(len(self.members), n, p=shares / shares.sum())
         keywords = {"kind": kind, "observation_noise": observation_noise, "noise": noise}

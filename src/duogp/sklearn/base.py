@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from duogp.api import fit
 from duogp.data.validation import as_matrix, as_row_vector
@@ -30,6 +30,7 @@ from duogp.sklearn.fit_keywords import fit_keywords, misplaced, naming_settings,
 from duogp.sklearn.frames import (
     all_numbers,
     arrow_table,
+    check_columns,
     collected,
     is_frame,
     is_plain,
@@ -244,7 +245,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
             matrix = read_inputs(self, X, reset=True, min_rows=2)
             return matrix, self._read_target(y, len(matrix))
         table = arrow_table(X)
-        validate_data(self, X, reset=True, skip_check_array=True)
+        check_columns(self, X, reset=True)
         require_rows(table.num_rows)
         target = self._read_target(y, table.num_rows)
         levels = self._level_target(target)
@@ -387,7 +388,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
                 return read_inputs(self, X, reset=False), None
             table = as_arrow(X)
         else:
-            validate_data(self, X, reset=False, skip_check_array=True)
+            check_columns(self, X, reset=False)
             own = self._table_names or []
             table = arrow_table(X, own) if is_frame(X) else table_of_array(dense(X), own)
         matrix = schema.encode(table).matrix

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
 
 from duogp.data.arrow_source import is_dataset
 from duogp.data.labels import as_labels, codes_of, encode
@@ -14,7 +15,7 @@ from duogp.sklearn.base import MOST_OUTCOMES, BaseGP
 from duogp.sklearn.conformal import Calibration, check_level, class_scores
 from duogp.sklearn.new_rows import NewRows
 from duogp.sklearn.streamed import fit_dataset, refuse_target
-from duogp.sklearn.training_rows import from_arrow, warn_of_column
+from duogp.sklearn.training_rows import read_weights, warn_of_column
 
 Array = NDArray[np.float64]
 
@@ -46,6 +47,12 @@ class GPClassifier(ClassifierMixin, BaseGP):
 
     def predict_log_proba(self, X: Any) -> Array:
         return np.log(self.predict_proba(X))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of rows whose label is right."""
+        found = self.predict(X)
+        weight = read_weights(sample_weight, len(found))
+        return float(accuracy_score(as_labels(y, len(found)), found, sample_weight=weight))
 
     def decision_function(self, X: Any) -> Array:
         """Log odds of the second of two classes [n]; log probabilities of more [n, classes]."""
@@ -120,7 +127,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
         return np.eye(len(labels))[codes] if len(labels) <= MOST_OUTCOMES else None
 
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
-        labels = as_labels(from_arrow(y), n, name)
+        labels = as_labels(y, n, name)
         warn_of_column(y)
         encode(labels, name)  # raises for values that are no labels
         return labels

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import validate_data
 
 from duogp.data.validation import is_missing
 from duogp.errors import DataWarning
@@ -55,6 +56,15 @@ def different(names: Sequence[str]) -> list[str]:
         name if name.strip() and counts[name.strip()] == 1 else f"{name} (column {place})".strip()
         for place, name in enumerate(names)
     ]
+
+
+def check_columns(estimator: Any, X: Any, *, reset: bool) -> None:
+    """Let an estimator learn, or check, its columns; names that are not unique get their place added."""
+    names = getattr(X, "column_names", getattr(X, "columns", None))
+    if names is not None and not callable(names) and len(set(names)) < len(names):
+        own = different([str(name) for name in names])
+        X = X.rename_columns(own) if hasattr(X, "rename_columns") else X.set_axis(own, axis=1)
+    validate_data(estimator, X, reset=reset, skip_check_array=True)
 
 
 def selected(X: Any, names: Sequence[str], idle: Sequence[str] = ()) -> Any:

@@ -7,10 +7,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils import Tags
 
 from duogp.data.arrow_source import is_dataset
-from duogp.data.targets import require_support
+from duogp.data.targets import require_moderate, require_support
 from duogp.data.validation import as_target
 from duogp.posterior.prediction import Prediction
 from duogp.sklearn.base import MOST_OUTCOMES, BaseGP
@@ -18,7 +19,7 @@ from duogp.sklearn.conformal import Calibration, Scale, check_level
 from duogp.sklearn.new_rows import NewRows
 from duogp.sklearn.quantiles import as_levels
 from duogp.sklearn.streamed import fit_dataset, refuse_target
-from duogp.sklearn.training_rows import from_arrow, require_moderate
+from duogp.sklearn.training_rows import read_weights
 
 Array = NDArray[np.float64]
 
@@ -126,6 +127,12 @@ class GPRegressor(RegressorMixin, BaseGP):
         [n, outputs, n_samples], as scikit-learn's Gaussian processes have it."""
         return np.moveaxis(self._draws(X, n_samples, random_state, function, noise), 0, -1)
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R² of the predictive mean, as in scikit-learn, the mean over outputs."""
+        mean = self.predict(X)
+        weight = read_weights(sample_weight, len(mean))
+        return float(r2_score(as_target(y, len(mean)), mean, sample_weight=weight))
+
     def log_density(self, X: Any, y: Any, *, noise: Any = None) -> Array:
         """log p(y | x, data) of each row, in the units of y."""
         rows = self._rows(X)
@@ -168,7 +175,7 @@ class GPRegressor(RegressorMixin, BaseGP):
         return outputs if outputs.shape[1] <= MOST_OUTCOMES else None
 
     def _read_target(self, y: Any, n: int, name: str = "y") -> NDArray:
-        values = require_moderate(as_target(from_arrow(y), n, name).astype(np.float64, copy=False), name)
+        values = require_moderate(as_target(y, n, name).astype(np.float64, copy=False), name)
         require_support(values.reshape(n, -1), self._target_kind(), name)
         return values
 

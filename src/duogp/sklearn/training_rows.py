@@ -16,12 +16,10 @@ import scipy.sparse
 import torch
 from numpy.typing import NDArray
 from sklearn.exceptions import DataConversionWarning
-from sklearn.utils.validation import validate_data
 
 from duogp.data.validation import UnsupportedDtypeError, as_matrix, as_row_vector
+from duogp.sklearn.frames import check_columns
 
-#: The variance of larger targets would overflow in their units.
-LARGEST_TARGET = 1e100
 #: New rows farther out, in deviations of a column, are moved here, where distances keep their digits; without
 #: scaling the data may lie anywhere, and only squares must stay finite.
 FARTHEST, FARTHEST_UNSCALED = 1e6, 1e60
@@ -57,7 +55,7 @@ def read_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1) -> ND
         if "the first (nan)" not in str(error):
             raise
         raise ValueError(f"{error}; or {GAPS}") from error
-    validate_data(estimator, X, reset=reset, skip_check_array=True)
+    check_columns(estimator, X, reset=reset)
     return matrix
 
 
@@ -75,14 +73,6 @@ def dense(X: Any) -> Any:
     return X.to_dense() if in_torch else X.toarray()
 
 
-def from_arrow(y: Any) -> Any:
-    """Targets of an arrow column as an array, whatever their type; anything else as it is."""
-    if not hasattr(y, "to_pylist") or hasattr(y, "column_names"):
-        return y
-    values = getattr(y, "combine_chunks", lambda: y)()
-    return values.to_numpy(zero_copy_only=False)
-
-
 def read_weights(sample_weight: Any, n: int) -> NDArray[np.float64] | None:
     if sample_weight is None:
         return None
@@ -97,16 +87,6 @@ def require_rows(n: int) -> None:
     if n < 2:
         found = {0: "no samples (it is empty)", 1: "1 sample"}[n]
         raise ValueError(f"X: found {found}; at least 2 rows are required")
-
-
-def require_moderate(y: NDArray, name: str = "y") -> NDArray:
-    """The targets, or an error where their variance would overflow."""
-    largest = float(np.abs(y).max(initial=0.0))
-    if largest > LARGEST_TARGET:
-        raise ValueError(
-            f"{name} holds numbers as large as {largest:.3g}, whose squares are no floats: use other units"
-        )
-    return y
 
 
 def within_reach(X: NDArray, gp: Any) -> NDArray:

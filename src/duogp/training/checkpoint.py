@@ -12,12 +12,10 @@ checkpoint of another fit is refused with an error that names the difference.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
 import re
-import secrets
 import struct
 import time
 import warnings
@@ -29,13 +27,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from duogp.disk import TEMPORARY, lock, remove_leftovers, write_atomically
 from duogp.errors import CheckpointError, CheckpointWarning
 
 #: First line of every file; the number is that of the format.
 MAGIC = b"duogp checkpoint 1\n"
 #: The folder of checkpoints within that of a saved estimator.
 FOLDER = "checkpoints"
-SUFFIX, TEMPORARY, LOCK, SEED = ".checkpoint", ".writing-", "lock", "seed.json"
+SUFFIX, LOCK, SEED = ".checkpoint", "lock", "seed.json"
 #: Files of one training that are kept.
 KEPT = 2
 #: Seconds between checkpoints unless something else is asked for.
@@ -184,9 +183,7 @@ class Slot:
 def opened(options: CheckpointOptions, identity: Mapping[str, str]) -> Iterator[Checkpoints]:
     """The checkpoints of a fit, locked against a second process; leftovers of a write are removed."""
     with locked(options.folder):
-        for leftover in options.folder.glob(TEMPORARY + "*"):
-            with contextlib.suppress(OSError):
-                leftover.unlink()
+        remove_leftovers(options.folder)
         yield Checkpoints(options, identity)
 
 
@@ -195,26 +192,16 @@ def locked(folder: Path) -> Iterator[None]:
     """A folder that can be written to, for one process at a time; a process that dies gives it back."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = (folder / LOCK).open("ab")
+        file = lock(folder / LOCK)
     except OSError as error:
         raise CheckpointError(
             f"checkpoint_dir: {folder} cannot be written to: {error.strerror or error}"
         ) from error
-    with handle:
-        try:
-            import fcntl
-        except ImportError:  # no locks of this kind on this system
-            yield
-            return
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):  # a file system without locks
-                yield
-                return
-            raise CheckpointError(
-                f"checkpoint_dir: another fit is writing to {folder}; every fit needs a folder of its own"
-            ) from error
+    if file is None:
+        raise CheckpointError(
+            f"checkpoint_dir: another fit is writing to {folder}; every fit needs a folder of its own"
+        )
+    with file:
         yield
 
 
@@ -254,32 +241,6 @@ def remove(options: CheckpointOptions) -> None:
 
 
 # -- bytes ---------------------------------------------------------------------------------------------------
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """The whole file or none: a temporary name, the disk, then its own name."""
-    temporary = path.with_name(TEMPORARY + secrets.token_hex(4))
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """The new name on the disk too, where folders can be synchronised."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def encode(snapshot: Snapshot, identity: Mapping[str, str]) -> bytes:

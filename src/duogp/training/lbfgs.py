@@ -19,6 +19,8 @@ from torch import Tensor
 
 #: Pairs of steps and changes of the gradient that are remembered.
 MEMORY = 40
+#: Numbers of that memory, of steps alone, past which it has fewer pairs; and how many at least.
+MOST_NUMBERS, FEWEST_PAIRS = 2_000_000, 10
 #: Of the weak Wolfe conditions: decrease and curvature.
 DECREASE, CURVATURE = 1e-4, 0.9
 #: Evaluations in one direction before it is given up.
@@ -56,9 +58,10 @@ class LBFGS:
         self.length = like.new_zeros(R)  # of the step that is tried
         self.low, self.high = like.new_zeros(R), like.new_full((R,), torch.inf)
         self.trials = like.new_zeros(R)
-        self.steps = like.new_zeros(R, MEMORY, like.shape[1])
+        pairs = max(FEWEST_PAIRS, min(MEMORY, MOST_NUMBERS // like.shape[1]))
+        self.steps = like.new_zeros(R, pairs, like.shape[1])
         self.changes = torch.zeros_like(self.steps)
-        self.known = torch.zeros(R, MEMORY, dtype=torch.bool, device=like.device)
+        self.known = torch.zeros(R, pairs, dtype=torch.bool, device=like.device)
         self.given_up = torch.zeros(R, dtype=torch.bool, device=like.device)  # no direction leads down
 
     def memory(self) -> dict[str, Tensor]:
@@ -159,7 +162,7 @@ class LBFGS:
         known = self.known.unsqueeze(-1).to(g)
         S, Y = known * self.steps, known * self.changes
         SY = S @ Y.mT
-        eye = torch.eye(MEMORY, dtype=g.dtype, device=g.device)
+        eye = torch.eye(S.shape[1], dtype=g.dtype, device=g.device)
         R = SY.triu() + (1 - known) * eye
         last_sy, last_yy = SY[:, -1, -1], Y[:, -1].square().sum(-1)
         gamma = torch.where(self.known[:, -1], last_sy / last_yy.clamp_min(1e-300), 1.0)[:, None, None]

@@ -18,13 +18,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from duogp.bo.journal import LOCK, clear_errors, locked, write_atomically
+from duogp.bo.journal import locked, others
+from duogp.disk import clear_errors, write_atomically
 from duogp.json_files import parse_json
 
 EVENTS = "study.jsonl"
 VERSION = 1
-#: After a write that failed.
-ADVICE = "Make room and tell it again"
+NOT_RECORDED = "What was told before is safe; this was not recorded. Make room and tell it again"
 
 
 class Log:
@@ -36,15 +36,13 @@ class Log:
         if header is None and not self.path.exists():
             raise FileNotFoundError(f"{str(self.folder)!r} is not the folder of a study: it has no {EVENTS}")
         self.folder.mkdir(parents=True, exist_ok=True)
-        others = {path.name for path in self.folder.iterdir()} - {LOCK, EVENTS, EVENTS + ".new"}
-        if not self.path.exists() and others:
+        if not self.path.exists() and others(self.folder):
             raise FileExistsError(f"{str(self.folder)!r} holds other things: choose another folder")
-        self._lock = locked(self.folder / LOCK)
+        self._lock = locked(self.folder)
         try:
             if not self.path.exists():
-                with clear_errors(self.path, ADVICE):
+                with clear_errors(self.path, NOT_RECORDED):
                     write_atomically(self.path, _lines([{"version": VERSION, **(header or {})}]))
-                    _sync_folder(self.folder)
             self.header, self.events, self._end = read_events(self.path)
             self._check(header)
             self._file = open(self.path, "r+b", buffering=0)  # noqa: SIM115
@@ -64,7 +62,7 @@ class Log:
     def append(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Write events, all or none; they are on disk when this returns."""
         data = _lines(events)
-        with clear_errors(self.path, ADVICE):
+        with clear_errors(self.path, NOT_RECORDED):
             try:
                 self._file.truncate(self._end)  # what an earlier failure could not remove
                 self._file.seek(self._end)
@@ -104,13 +102,3 @@ def read_events(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
 
 def _lines(events: Sequence[Mapping[str, Any]]) -> bytes:
     return b"".join(json.dumps(event, allow_nan=False).encode() + b"\n" for event in events)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Force the name of a new file to disk, where the system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

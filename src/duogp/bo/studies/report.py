@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from duogp.bo.candidates import Floats
-from duogp.bo.journal import FIGURE, write_atomically
+from duogp.bo.journal import FIGURE
 from duogp.bo.studies.goals import MAXIMISE
 from duogp.bo.studies.models import surrogate
 from duogp.bo.studies.study import Study
 from duogp.bo.studies.trials import DONE, Trial
+from duogp.disk import write_atomically
 
 PAGE = "report.html"
 #: Evaluations without which importances mean nothing, and the most that they are computed from.
