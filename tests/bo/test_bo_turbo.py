@@ -307,7 +307,7 @@ def test_a_full_disk_loses_the_batch_that_met_it_and_no_other(tmp_path, monkeypa
         monkeypatch.setattr(os, "fsync", no_space)
 
     task = Bowl(3)
-    with pytest.raises(OSError, match=r"No space left.*told before is safe.*start the run again"):
+    with pytest.raises(OSError, match=r"No space left.*batches before are safe.*goes on with the run"):
         optimise(task, "random", folder=tmp_path / "run", callback=fill_the_disk, **options)
     monkeypatch.undo()
     lines = (tmp_path / "run" / EVALUATIONS).read_bytes()

@@ -13,13 +13,15 @@ from duogp.data.survey import survey
 ROUNDING = 1e-12
 
 
-def rows(n: int = 400, weights: bool = False):
+def rows(n: int = 400, weights: float | None = None):
+    """A table with weights of that mean."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, 3)) * [1.0, 1e3, 1e-6] + [0.0, 1e6, 5.0]
-    return X, X[:, 0] + rng.normal(size=n), rng.uniform(0.5, 2.0, n) if weights else None
+    y = X[:, 0] + rng.normal(size=n)
+    return X, y, None if weights is None else rng.uniform(0.4, 1.6, n) * weights
 
 
-@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("weights", [None, 1.0, 1 / 400])
 @pytest.mark.parametrize("chunk_rows", [1, 7, 400])
 def test_the_scaler_is_that_of_the_table(chunk_rows, weights):
     X, y, w = rows(weights=weights)

@@ -20,6 +20,14 @@ FILLED = 0.25
 AT_ONCE = 1_000_000
 
 
+def freedom(total: float, squares: float) -> float:
+    """What a weighted sum of squared deviations is divided by, from Σw and Σw².
+
+    Repeated rows: Σw − 1. Weights below one, which may sum to one: Σw − Σw²/Σw, in any unit.
+    """
+    return max(total - 1, total - squares / total, 1e-12 * total)
+
+
 @dataclass(frozen=True, eq=False)
 class Scaler:
     """``transform(A) = (A − shift) / scale`` column by column; `shift` and `scale` are float64 ``[d]``.
@@ -65,9 +73,7 @@ class Scaler:
         plain = cls.standard(A)
         z, total = plain.transform(A.astype(np.float64)), weights.sum()
         centre = np.average(z, axis=0, weights=weights)
-        # Repeated rows: Σw − 1. Weights below one, which may sum to one: Σw − Σw²/Σw, in any unit.
-        freedom = max(total - 1, total - (weights**2).sum() / total, 1e-12 * total)
-        variance = (weights[:, None] * (z - centre) ** 2).sum(0) / freedom
+        variance = (weights[:, None] * (z - centre) ** 2).sum(0) / freedom(total, (weights**2).sum())
         with np.errstate(over="ignore"):
             scale = np.minimum(plain.scale * np.sqrt(variance), np.finfo(np.float64).max)
         return cls(plain.shift + plain.scale * centre, np.where(scale > 0, scale, 1.0))

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from duogp.data.columns import informative_columns
-from duogp.data.scaling import Scaler, whole_cube
+from duogp.data.scaling import Scaler, freedom, whole_cube
 from duogp.data.sources import Chunk, Floats, place_hashes
 from duogp.numerics.groups import Group
 
@@ -26,6 +26,7 @@ class Moments:
 
     rows: float
     weight: float
+    weight_squares: float  # Σ w²
     mean: Floats
     squares: Floats  # Σ w (a − mean)²
     low: Floats
@@ -37,7 +38,7 @@ class Moments:
         total = float(w.sum())
         mean = w @ A / total
         mean = mean + w @ (A - mean) / total  # corrects the rounding of the first mean, as in 1e12 ± 1
-        return cls(len(A), total, mean, w @ (A - mean) ** 2, A.min(0), A.max(0))
+        return cls(len(A), total, float(w @ w), mean, w @ (A - mean) ** 2, A.min(0), A.max(0))
 
     def merged(self, other: Moments) -> Moments:
         """The moments of the rows of both."""
@@ -46,6 +47,7 @@ class Moments:
         return Moments(
             self.rows + other.rows,
             total,
+            self.weight_squares + other.weight_squares,
             self.mean + step * (other.weight / total),
             self.squares + other.squares + step**2 * (self.weight * other.weight / total),
             np.minimum(self.low, other.low),
@@ -62,15 +64,16 @@ class Moments:
             return Scaler(
                 np.where(varies, high / 2 + low / 2, low), np.where(varies, high / 2 - low / 2, 1.0)
             )
-        deviation = np.sqrt(self.squares / max(self.weight - 1, 1e-12 * self.weight))
+        deviation = np.sqrt(self.squares / freedom(self.weight, self.weight_squares))
         return Scaler(self.mean, np.where(varies & (deviation > 0), deviation, 1.0))
 
     def as_row(self) -> Floats:
-        return np.concatenate([[self.rows, self.weight], self.mean, self.squares, self.low, self.high])
+        sums = [self.rows, self.weight, self.weight_squares]
+        return np.concatenate([sums, self.mean, self.squares, self.low, self.high])
 
     @classmethod
     def from_row(cls, row: Floats) -> Moments:
-        return cls(float(row[0]), float(row[1]), *np.split(row[2:], 4))
+        return cls(float(row[0]), float(row[1]), float(row[2]), *np.split(row[3:], 4))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +89,7 @@ class Survey:
         """The moments of the columns of x, or of y."""
         s = slice(self.dims, None) if of_y else slice(None, self.dims)
         m = self.moments
-        return Moments(m.rows, m.weight, m.mean[s], m.squares[s], m.low[s], m.high[s])
+        return Moments(m.rows, m.weight, m.weight_squares, m.mean[s], m.squares[s], m.low[s], m.high[s])
 
 
 Mask = Callable[[Chunk], NDArray[np.bool_]]
