@@ -23,7 +23,7 @@ from duogp.models.model import Batch
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import batched
 from duogp.objectives import Objective, elbo, predictive
-from duogp.training import Minibatches, Stochastic, Table, TrainingPlan, train
+from duogp.training import Minibatches, Stochastic, Table, TableFeed, TrainingPlan, train
 from duogp.variational import CholeskyQ, DiagonalQ, Q, RidgeQ
 from helpers.deep_models import close, deep, every_kind, kernel, rows
 from helpers.random_models import learned
@@ -173,7 +173,7 @@ def fitted(
     table = Table(x.to(dtype), y.to(dtype), dtype=dtype)
     order = torch.arange(len(x)).expand(model.replicates, -1)
     shufflers = [torch.Generator().manual_seed(r) for r in range(model.replicates)]
-    problem = Stochastic(model, table, Minibatches(order, 60, shufflers))
+    problem = Stochastic(model, TableFeed(table, Minibatches(order, 60, shufflers)))
     plan = TrainingPlan(epochs=1, steps=steps, learning_rate=0.02, natural_rate=natural, backend="eager")
     train(model, problem, plan)
     x_new, y_new = step_data(seed=1)
