@@ -185,7 +185,8 @@ class ClosedRace(Race):
         mean, variance = left.mean.clone(), left.variance.clone()
         for k, (judged, learned) in enumerate((halves, halves[::-1])):
             rows = builder.rows[:, torch.as_tensor(np.sort(learned), device=builder.rows.device)]
-            kernel, _ = exact_on_rows(self, builder, rows, self.clock.left / 4, f"{name} half {k}")
+            seconds = max(self.clock.left / 4, 0.1)
+            kernel, _ = exact_on_rows(self, builder, rows, seconds, f"{name} half {k}")
             model = builder.model()
             take_prior(kernel, model)
             settle(model, builder.problem(model))
