@@ -250,7 +250,7 @@ def test_what_was_learned(stacked):
 
 
 def test_a_kernel_that_knows_its_rows_by_heart_is_found_out():
-    """Pure noise in many columns: the evidence finds a function, rows left out under another kernel do not."""
+    """Noise in many columns: the evidence finds a function, rows left out under another kernel do not."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((80, 30)), rng.standard_normal(80)
     gp = duogp.fit(X, y, "auto", mean="constant", device="cpu", **LONG)
