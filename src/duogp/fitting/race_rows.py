@@ -122,9 +122,10 @@ def exact_on_rows(
     """An exact GP on the given training rows [R, n]."""
     model = builder.model(METHODS["exact"], rows=rows)
     problem = Evidence(model, builder.table, rows)
+    training = replace(builder.plan.training, seconds=seconds, follows_clock=False, tolerance=0.01)
     if starts:
         take_prior(max(starts, key=lambda start: _evidence(start, model, problem)), model)
-    training = replace(builder.plan.training, seconds=seconds, follows_clock=False, tolerance=0.01)
+        training = replace(training, fewest_steps=10, check_every=5)  # it is nearly there
     (history,) = train(model, problem, training, slot=race.slot(name))
     return model, history
 
