@@ -13,7 +13,7 @@ of its own, whose largest resident size is measured:
 and, as floors, `pass`, `evaluation`, `epoch` and `predict` on fewer rows, which stand in memory as the models
 take them. A stage is compared with the slower of `read` and its floor.
 
-    python benchmarks/throughput.py --rows 100_000_000 --folder /tmp/duogp_rows
+    python benchmarks/throughput.py --rows 100_000_000 --folder rows
     python benchmarks/throughput.py --rows 100_000_000 --stages read chunks epoch --batch-size 16384
     python benchmarks/throughput.py --cost --most-rows 100_000_000     # over rows, columns and points
     python benchmarks/throughput.py --figure                           # docs/images/cost.png

@@ -19,7 +19,7 @@ from duogp.fitting.dataset import Dataset
 from duogp.fitting.plan import Plan
 from duogp.fitting.race import Array, Candidate, Race, Verdict, label
 from duogp.fitting.race_predictive import PredictiveRounds
-from duogp.fitting.race_rows import RowMeans, exact_on_rows, exact_on_sample
+from duogp.fitting.race_rows import RowMeans, exact_on_rows, exact_on_samples
 from duogp.fitting.stacking import mixture_law
 from duogp.fitting.training_plan import SAMPLE_ROWS
 from duogp.inference.leave_one_out import LeftOut, leave_one_out
@@ -129,11 +129,13 @@ class ClosedRace(Race):
             (history,) = train(model, problem, sampled, slot=self.slot(f"{name} sample"))
             self.pace = history.seconds / max(1, history[-1].epoch if len(history) else 1) / SAMPLE_ROWS
         elif plan.method.recipe.points_are_rows and builder.n >= 2 * rules.exact_sample:
-            start, history = self._start_on_samples(builder, rules.sample_share * seconds, name)
+            most = rules.exact_rows.on(self.settings.torch_device.type)
+            sizes = [rules.exact_sample] if builder.n <= most else [rules.exact_sample, most]
+            start, history = exact_on_samples(self, builder, sizes, rules.sample_share * seconds, name)
             start_from(start, model)
-            if builder.n > rules.exact_rows.on(self.settings.torch_device.type):
+            if builder.n > most:  # steps on all rows are too dear
                 settle(model, builder.problem(model))
-                history.notes.append(f"its kernel is that of {start.basis.inducing.shape[-2]} rows")
+                history.notes.append(f"its kernel is that of {most} rows")
                 return history
             training = replace(training, fewest_steps=10, check_every=5)
         seconds = max(seconds - (time.perf_counter() - begun), 0.1)
@@ -148,16 +150,6 @@ class ClosedRace(Race):
         training = replace(training, seconds=seconds, follows_clock=False)
         (history,) = train(model, builder.problem(model), training, None, self.callbacks, self.slot(name))
         return history
-
-    def _start_on_samples(self, builder: Builder, seconds: float, name: str) -> tuple[Model, History]:
-        """The kernel of an exact GP from few rows, then from more where steps on all rows are too dear."""
-        rules = self.rules
-        most, many = rules.exact_rows.on(self.settings.torch_device.type), builder.n
-        start, history = exact_on_sample(self, builder, rules.exact_sample, seconds, name)
-        if many > most:
-            seconds = max(seconds - history.seconds, 0.1)
-            start, history = exact_on_sample(self, builder, most, seconds, name, (start,))
-        return start, history
 
     def affordable_rows(self, seconds: float) -> int | None:
         """How many rows a step may have that takes so long; None where that is all of them."""

@@ -3,7 +3,7 @@
 A sparse GP of some hundred points cannot follow a function that changes over short distances, whatever its
 kernel, and therefore calls such changes noise. An exact GP on a sample of the rows learns the kernel without
 that error; the exact mean of all rows with this kernel then costs one factorisation, and predictions cost
-O(n) (`inference.row_weights`).
+O(n) (`inference.row_mean`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,13 @@ from torch import Tensor
 
 from duogp.fitting.builder import Builder, start_from, take_prior
 from duogp.fitting.race import Candidate, Race, label
-from duogp.inference.row_weights import mean_of_rows
+from duogp.inference.row_mean import mean_of_rows
 from duogp.methods import METHODS
 from duogp.models.model import Model
 from duogp.posterior.gp import GP
 from duogp.training import Evidence, History, settle, train
 
 METHOD = METHODS["hybrid"]
-#: What a mean on all rows may leave of the squared error of a sparse GP, or there is no second one.
-GAIN = 0.97
-#: Rows of the factorisation that tells how long a larger one takes.
-PROBE = {"cpu": 1000, "cuda": 4000}
 
 
 class RowMeans:
@@ -49,7 +45,7 @@ class RowMeans:
             if candidate is None:
                 continue
             out.append(candidate)
-            if not self._error(candidate) < GAIN * self._error(closed):
+            if not self._error(candidate) < self.race.rules.rows_gain * self._error(closed):
                 break  # few points are enough here: the time is worth more elsewhere
         return out
 
@@ -65,13 +61,13 @@ class RowMeans:
         builder = closed.builder
         name = label(METHOD.name, builder.settings.mean)
         begun = time.perf_counter()
-        device = race.settings.torch_device
-        size = race.rules.rows_sample.on(device.type)
-        # A sparse GP that takes all for noise is a bad start: that of an exact one on few rows may be better.
-        few, _ = exact_on_sample(race, builder, race.rules.exact_sample, 0.1 * seconds, name)
-        kernel, history = exact_on_sample(race, builder, size, 0.5 * seconds, name, (few, closed.model))
+        device = race.settings.torch_device.type
+        sizes = (race.rules.exact_sample, race.rules.rows_sample.on(device))
+        kernel, history = exact_on_samples(race, builder, sizes, 0.6 * seconds, name, closed.model)
         # Solved twice: for the rows that are not held out, and for all.
-        if 2 * seconds_of_rows(kernel, builder) > seconds - (time.perf_counter() - begun):
+        if 2 * seconds_of_rows(kernel, builder, race.rules.rows_probe.on(device)) > seconds - (
+            time.perf_counter() - begun
+        ):
             race.notes.append(f"{name}: not tried, the time was too short")
             return None
         solving = time.perf_counter()
@@ -106,20 +102,37 @@ class RowMeans:
         return model
 
 
-def exact_on_sample(
-    race: Race, builder: Builder, size: int, seconds: float, name: str, starts: Sequence[Model] = ()
+def exact_on_samples(
+    race: Race,
+    builder: Builder,
+    sizes: Sequence[int],
+    seconds: float,
+    name: str,
+    other: Model | None = None,
 ) -> tuple[Model, History]:
     """An exact GP on some of the rows, whose steps cost a fraction: its kernel, noise and mean.
 
-    ``starts``: models of the same kernel; that of most evidence on these rows is where it begins.
+    On one sample after the other, each from the kernel of the one before. ``other``: a model of the same
+    kernel, where later ones may begin as well. It is not where the first begins: a sparse GP that takes all
+    for noise is a bad start.
     """
-    return exact_on_rows(race, builder, builder.sample(size), seconds, f"{name} sample of {size}", starts)
+    end = time.perf_counter() + seconds
+    starts: tuple[Model, ...] = ()
+    for i, size in enumerate(sizes):
+        allowed = max((end - time.perf_counter()) / (len(sizes) - i), 0.1)
+        title = f"{name} sample of {size}"
+        model, history = exact_on_rows(race, builder, builder.sample(size), allowed, title, starts)
+        starts = (model,) if other is None else (model, other)
+    return model, history
 
 
 def exact_on_rows(
     race: Race, builder: Builder, rows: Tensor, seconds: float, name: str, starts: Sequence[Model] = ()
 ) -> tuple[Model, History]:
-    """An exact GP on the given training rows [R, n]."""
+    """An exact GP on the given training rows [R, n].
+
+    ``starts``: models of the same kernel; that of most evidence on these rows is where it begins.
+    """
     model = builder.model(METHODS["exact"], rows=rows)
     problem = Evidence(model, builder.table, rows)
     training = replace(builder.plan.training, seconds=seconds, follows_clock=False, tolerance=0.01)
@@ -138,9 +151,8 @@ def _evidence(start: Model, model: Model, problem: Evidence) -> float:
 
 
 @torch.no_grad()
-def seconds_of_rows(kernel: Model, builder: Builder) -> float:
-    """What the weights of all rows will take here, from those of some: kernel values n², a root n³."""
-    few = PROBE[builder.settings.torch_device.type]
+def seconds_of_rows(kernel: Model, builder: Builder, few: int) -> float:
+    """What the weights of all rows will take here, from those of a few: kernel values n², a root n³."""
     x = builder.table.gather(builder.rows[:, :few]).x.unsqueeze(-3).double()
     ratio = builder.n / x.shape[-2]
     begun = time.perf_counter()

@@ -77,6 +77,10 @@ class Rules:
     row_means: ByDevice = ByDevice(cpu=10_000, cuda=50_000)
     rows_sample: ByDevice = ByDevice(cpu=1000, cuda=8000)
     rows_share: float = 0.15
+    #: What such a mean may leave of the squared error of a sparse GP, or there is no second one.
+    rows_gain: float = 0.97
+    #: Rows of the factorisation that tells how long that of all rows takes.
+    rows_probe: ByDevice = ByDevice(cpu=1000, cuda=4000)
     #: Share of the time of a closed form that it may spend on a sample of the rows.
     sample_share: float = 0.6
     #: Steps on all rows for which there must be time; otherwise the kernel of the sample stays.

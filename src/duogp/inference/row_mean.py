@@ -38,13 +38,15 @@ def posterior_weights(model: Model, batch: Batch) -> Tensor:
     if batch.weight is not None:
         noise = noise / batch.weight.unsqueeze(-2)
     noise = noise.expand_as(target)
-    kernel = model.basis.kernel
+    every = model.basis.kernel(x, x)
+    diagonal = every.diagonal(dim1=-2, dim2=-1).clone()
     weights = []
     for p in range(target.shape[-2]):
-        K = kernel(x, x)
-        K = K[:, p if K.shape[1] > 1 else 0]  # [R, n, n]: one kernel may serve many outputs
-        scale = K.diagonal(dim1=-2, dim2=-1).mean(-1)
-        K.diagonal(dim1=-2, dim2=-1).add_(noise[:, p])
-        root = jittered_root(K, scale, first=0.0, failure="the kernel matrix of all rows is singular")
+        own = p if every.shape[1] > 1 else 0  # one kernel may serve many outputs
+        K = every[:, own]  # [R, n, n]
+        K.diagonal(dim1=-2, dim2=-1).copy_(diagonal[:, own] + noise[:, p])
+        root = jittered_root(
+            K, diagonal[:, own].mean(-1), first=0.0, failure="the kernel matrix of all rows is singular"
+        )
         weights.append(torch.cholesky_solve(target[:, p].unsqueeze(-1), root).squeeze(-1))
     return torch.stack(weights, -2)

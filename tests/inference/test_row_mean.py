@@ -9,7 +9,7 @@ import torch
 from duogp.fitting.builder import Builder
 from duogp.fitting.dataset import Dataset
 from duogp.fitting.plan import make_plan
-from duogp.inference.row_weights import mean_of_rows, posterior_weights
+from duogp.inference.row_mean import mean_of_rows, posterior_weights
 from duogp.methods import METHODS
 from duogp.methods.settings import Settings
 from duogp.training import settle
