@@ -65,9 +65,8 @@ class RowMeans:
         sizes = (race.rules.exact_sample, race.rules.rows_sample.on(device))
         kernel, history = exact_on_samples(race, builder, sizes, 0.6 * seconds, name, closed.model)
         # Solved twice: for the rows that are not held out, and for all.
-        if 2 * seconds_of_rows(kernel, builder, race.rules.rows_probe.on(device)) > seconds - (
-            time.perf_counter() - begun
-        ):
+        needed = 2 * seconds_of_rows(kernel, builder, race.rules.rows_probe.on(device))
+        if needed > seconds - (time.perf_counter() - begun):
             race.notes.append(f"{name}: not tried, the time was too short")
             return None
         solving = time.perf_counter()

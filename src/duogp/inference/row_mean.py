@@ -45,8 +45,7 @@ def posterior_weights(model: Model, batch: Batch) -> Tensor:
         own = p if every.shape[1] > 1 else 0  # one kernel may serve many outputs
         K = every[:, own]  # [R, n, n]
         K.diagonal(dim1=-2, dim2=-1).copy_(diagonal[:, own] + noise[:, p])
-        root = jittered_root(
-            K, diagonal[:, own].mean(-1), first=0.0, failure="the kernel matrix of all rows is singular"
-        )
+        scale = diagonal[:, own].mean(-1)
+        root = jittered_root(K, scale, first=0.0, failure="the kernel matrix of all rows is singular")
         weights.append(torch.cholesky_solve(target[:, p].unsqueeze(-1), root).squeeze(-1))
     return torch.stack(weights, -2)

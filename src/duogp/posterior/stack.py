@@ -7,11 +7,11 @@
 μ_k, v_k are the moments of member k. A member may be the best judge of variances and not of means, so the two
 are weighed apart: with the weights u means are averaged for the squared error, which is the point prediction,
 and with w densities are mixed for the log score; δ says how far every member is moved to m. Variances are
-those around m. c_k recalibrates the variance of a member: a_k where it is too sure everywhere, b_k where it is
-too sure in some places, g(x) being the log of how much larger its squared errors are there (trees have learned
-it from rows that members had not seen). The ladder of scales r_s gives the mixture the tails and the peak that the errors have. T_k is
-a temperature, π the frequencies of the classes. Everything maximises the log score of rows that the members
-have not seen (`fitting.stacking`).
+those around m. c_k recalibrates the variance of a member: a_k where it is too sure everywhere, b_k where it
+is too sure in some places, g(x) being the log of how much larger its squared errors are there (trees have
+learned it from rows that members had not seen). The ladder of scales r_s gives the mixture the tails and the
+peak that the errors have. T_k is a temperature, π the frequencies of the classes. Everything maximises the
+log score of rows that the members have not seen (`fitting.stacking`).
 """
 
 from __future__ import annotations
