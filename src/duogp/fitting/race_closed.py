@@ -28,7 +28,7 @@ from duogp.methods import METHODS
 from duogp.methods.settings import BY_DIMENSION, Settings
 from duogp.models.model import Model
 from duogp.posterior.gp import GP
-from duogp.posterior.stack import EXCESS_BOUNDS, bounded_excess
+from duogp.posterior.laws import EXCESS_BOUNDS, bounded_excess
 from duogp.training import Callback, History, settle, train
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from duogp.numerics.mixtures import log_normal, mixture_weights
-from duogp.posterior.stack import LADDER, ClassLaw, MixtureLaw, tempered_probabilities
+from duogp.posterior.laws import LADDER, ClassLaw, MixtureLaw, tempered_probabilities
 
 Array = NDArray[np.float64]
 

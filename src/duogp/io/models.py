@@ -19,8 +19,9 @@ from duogp.io.modules import count_numbers
 from duogp.io.plain import entries, entry, history_from_plain, history_to_plain
 from duogp.io.specs import Reader
 from duogp.posterior.gp import GP
+from duogp.posterior.laws import LADDER, ClassLaw, MixtureLaw
 from duogp.posterior.learned import LearnedMean, LearnedOnly
-from duogp.posterior.stack import LADDER, ClassLaw, MixtureLaw, Stack
+from duogp.posterior.stack import Stack
 
 STACK = "stack"
 #: Arrays of a mixture law.
