@@ -18,6 +18,7 @@ from duogp.fitting.builder import Builder, start_from, take_prior
 from duogp.fitting.dataset import Dataset
 from duogp.fitting.plan import Plan
 from duogp.fitting.race import Array, Candidate, Race, Verdict, label
+from duogp.fitting.race_logs import in_target_units, log_scale_of, on_logs
 from duogp.fitting.race_predictive import PredictiveRounds
 from duogp.fitting.race_rows import RowMeans, exact_on_rows, exact_on_samples
 from duogp.fitting.stacking import mixture_law
@@ -29,6 +30,7 @@ from duogp.methods.settings import BY_DIMENSION, Settings
 from duogp.models.model import Model
 from duogp.posterior.gp import GP
 from duogp.posterior.laws import EXCESS_BOUNDS, bounded_excess
+from duogp.posterior.log_target import LogUnits
 from duogp.training import Callback, History, settle, train
 
 
@@ -53,17 +55,51 @@ class ClosedRace(Race):
         if "lengthscale_prior" not in given and isinstance(settings.kernel, str):
             own["lengthscale_prior"] = BY_DIMENSION  # few rows say nothing about the columns that hardly vary
         self.settings = self.settings.but(**own)
+        #: Shares of the time between which trees grow and closed forms are trained.
+        self.window = (0.0, 0.9 if self.small else self.rules.trees_share + self.rules.closed_share)
+        self.logs = log_scale_of(data, self.rules.least_skew)
 
     def planned(self) -> list[str]:
-        return [*super().planned(), *self.predictive]
+        also = [] if self.logs is None else [f"{name} of log y" for name in super().planned()]
+        return [*super().planned(), *also, *self.predictive]
 
     def candidates(self) -> list[Candidate]:
+        """Closed forms, on the log scale too where there is one; the better scale goes on."""
+        if self.logs is None:
+            closed = self._closed_forms()
+            self.excess = self._excess(min(closed, key=self._nll))
+            return closed + self._more(closed)
+        begin, end = self.window
+        self.window = (begin, (begin + end) / 2)
         closed = self._closed_forms()
-        found = [*closed]
-        self.excess = self._excess(min(found, key=self._nll))
+        other = self._race_of_logs((begin + end) / 2, end)
+        closed_logs = other._closed_forms()
+        units = LogUnits.of(self.logs, self.data.target.values[self.data.rows[0]])
+        judged = self.logs.logs(self.data.target.values[self.rows_judged(closed)])
+        away = min(map(other._nll, closed_logs)) + 2 * judged.mean() - min(map(self._nll, closed))
+        if away < 0:
+            self.excess = other._excess(min(closed_logs, key=other._nll))
+            closed_logs = closed_logs + other._more(closed_logs)
+        else:
+            self.excess = self._excess(min(closed, key=self._nll))
+            closed = closed + self._more(closed)
+        return closed + [in_target_units(candidate, units) for candidate in closed_logs]
+
+    def _race_of_logs(self, begin: float, end: float) -> ClosedRace:
+        """A race on the log scale by the same clock."""
+        assert self.logs is not None
+        other = ClosedRace(on_logs(self.data, self.logs), self.given, self.settings, self.callbacks)
+        other.settings, other.logs, other.window = self.settings, None, (begin, end)
+        other.clock, other.notes, other.checkpoints = self.clock, self.notes, self.checkpoints
+        other.title = "of log y"
+        return other
+
+    def _more(self, closed: list[Candidate]) -> list[Candidate]:
+        """Candidates that start from the closed forms."""
+        found: list[Candidate] = []
         if self._takes_row_means():
             share = self.rules.trees_share + self.rules.closed_share + self.rules.rows_share
-            found += RowMeans(self).run(sorted(found, key=self._nll), self.clock.until(share))
+            found += RowMeans(self).run(sorted(closed, key=self._nll), self.clock.until(share))
         if self.predictive:
             some = self.affordable_rows(self.rules.refit_share * self.clock.seconds)
             more = PredictiveRounds(self, self.predictive, some).run(sorted(closed, key=self._nll))
@@ -82,8 +118,9 @@ class ClosedRace(Race):
         out = []
         for i, mean in enumerate(self.means):
             plan = self.plan(self.method, mean, solver="closed-form")  # of any number of rows
-            self.grow_trees(plan, self.rules.trees_share)
-            end = self.rules.trees_share + self.rules.closed_share if not self.small else 0.9
+            begin, end = self.window
+            whole = self.rules.trees_share + self.rules.closed_share
+            self.grow_trees(plan, begin + (end - begin) * self.rules.trees_share / whole)
             allowed = (self.clock.until(end) - time.perf_counter()) / (len(self.means) - i)
             out.append(self._closed_form(plan, label(self.method, mean), max(allowed, 0.5)))
         return out
@@ -114,6 +151,7 @@ class ClosedRace(Race):
                     f"{name}: almost without noise, it stays as the rows held out have judged it"
                 )
                 return gp
+            self.regrow(builder)
             self._solve_for_all(builder, model, held[0])
             return builder.fitted(model, history)
 
@@ -246,7 +284,7 @@ class ClosedRace(Race):
         weights = self.row_weights(rows)
         laws, scores = zip(
             *(
-                mixture_law(y[:, p], mean[..., p], variance[..., p], g[:, p], weights)
+                mixture_law(y[:, p], mean[..., p], variance[..., p], g[:, p], weights, self.logs)
                 for p in range(y.shape[1])
             ),
             strict=True,

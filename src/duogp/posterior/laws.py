@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from duogp.numerics.lognormal import LogScale
 from duogp.numerics.mixtures import mixture_crps, mixture_log_density, mixture_quantiles
 from duogp.posterior.prediction import Prediction, check_interval_level
 
@@ -18,19 +19,25 @@ Array = NDArray[np.float64]
 LADDER = (0.02, 0.06, 0.17, 0.4, 0.7, 1.0, 1.5, 2.5, 5.0)
 #: The log excess stays within these bounds; squared errors of its training rows do too.
 EXCESS_BOUNDS = (1e-3, 1e2)
+#: Quantiles behind the CRPS of a mixture of log-normal laws.
+CRPS_NODES = 128
 #: Least probability of a class.
 LEAST = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class MixtureLaw:
-    """Of one output with K members: weights [K, S] of members and scales, a [K], b [K], u [K] and δ."""
+    """Of one output with K members: weights [K, S] of members and scales, a [K], b [K], u [K] and δ.
+
+    ``logs``: where the Gaussians are of z = log(y + s), with the moments that those of y amount to.
+    """
 
     weights: Array
     log_scale: Array
     power: Array
     mean_weights: Array
     shared: float = 0.0
+    logs: LogScale | None = None
 
     @property
     def of_members(self) -> Array:
@@ -52,8 +59,11 @@ class MixtureLaw:
     def components(self, mean: Array, variance: Array, g: Array) -> tuple[Array, Array, Array]:
         """Means and standard deviations [J, n] and weights [J] of the mixture, for moments [K, n]."""
         which, scale = np.nonzero(self.weights > 0)
+        centres = self.centres(mean)
+        if self.logs is not None:
+            centres, variance = self.logs.moments_of_logs(centres, variance)
         std = np.sqrt(variance * self.factor(g))[which] * np.array(LADDER)[scale][:, None]
-        return self.centres(mean)[which], std, self.weights[which, scale]
+        return centres[which], std, self.weights[which, scale]
 
     def mean_factor(self, g: Array) -> Array:
         """What the variance of every member is multiplied by, on average over the ladder: [K, n]."""
@@ -94,13 +104,15 @@ def tempered_probabilities(p: Array, temperature: Array) -> Array:
 class MixturePrediction(Prediction):
     """The point prediction of a mixture, the variance around it, and the components of the mixture.
 
-    ``component_mean`` and ``component_std``: [J, n(, outputs)]; ``weights``: [J], or [J, outputs]. Intervals,
+    ``component_mean`` and ``component_std``: [J, n(, outputs)]; ``weights``: [J], or [J, outputs]; ``logs``:
+    of every output the scale on which its components are Gaussian, None for that of the target. Intervals,
     quantiles, densities and metrics but those of the point prediction are the mixture's.
     """
 
     component_mean: Array | None = None
     component_std: Array | None = None
     weights: Array | None = None
+    logs: tuple[LogScale | None, ...] = ()
 
     def _output(self, p: int) -> tuple[Array, Array, Array]:
         assert self.component_mean is not None and self.component_std is not None and self.weights is not None
@@ -117,8 +129,31 @@ class MixturePrediction(Prediction):
     def quantiles(self, levels: Any) -> Array:
         """[levels, n(, outputs)]."""
         levels = np.atleast_1d(np.asarray(levels, dtype=np.float64))
-        found = np.stack([mixture_quantiles(levels, *self._output(p)) for p in range(self._outputs)], -1)
+        found = np.stack([self._quantiles(levels, p) for p in range(self._outputs)], -1)
         return found[..., 0] if self.mean.ndim == 1 else found
+
+    def _scale(self, p: int) -> LogScale | None:
+        return self.logs[p] if self.logs else None
+
+    def _quantiles(self, levels: Array, p: int) -> Array:
+        found, scale = mixture_quantiles(levels, *self._output(p)), self._scale(p)
+        return found if scale is None else scale.back(found)
+
+    def _log_density(self, y: Array, p: int) -> Array:
+        scale = self._scale(p)
+        if scale is None:
+            return mixture_log_density(y, *self._output(p))
+        z = scale.logs(y)
+        return mixture_log_density(z, *self._output(p)) - z
+
+    def _crps(self, y: Array, p: int) -> Array:
+        """In closed form for Gaussians, otherwise by quadrature over the quantiles."""
+        if self._scale(p) is None:
+            return mixture_crps(y, *self._output(p))
+        nodes, weights = np.polynomial.legendre.leggauss(CRPS_NODES)
+        levels = 0.5 * (1 + nodes)
+        away = y - self._quantiles(levels, p)
+        return weights @ (away * (levels[:, None] - (away < 0)))
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
         check_interval_level(level)
@@ -129,7 +164,7 @@ class MixturePrediction(Prediction):
         """log p(y|x) of every row, summed over outputs, [n]."""
         target = np.asarray(y, dtype=np.float64).reshape(len(self), -1)
         return sum(
-            (mixture_log_density(target[:, p], *self._output(p)) for p in range(self._outputs)),
+            (self._log_density(target[:, p], p) for p in range(self._outputs)),
             start=np.zeros(len(self)),
         )
 
@@ -137,10 +172,9 @@ class MixturePrediction(Prediction):
         """As `Prediction.metrics`; NLL, CRPS and coverage of the mixture, the others of its moments."""
         out = super().metrics(y)
         target = np.asarray(y, dtype=np.float64).reshape(-1)
-        components = self._output(0)
         low, high = self.interval(0.95)
-        out["nll"] = float(-mixture_log_density(target, *components).mean())
-        out["crps"] = float(mixture_crps(target, *components).mean())
+        out["nll"] = float(-self._log_density(target, 0).mean())
+        out["crps"] = float(self._crps(target, 0).mean())
         if "coverage" in out:
             out["coverage"] = float(((target >= low.reshape(-1)) & (target <= high.reshape(-1))).mean())
         return out

@@ -38,6 +38,7 @@ from duogp.posterior.laws import (
     MixturePrediction,
     bounded_excess,
 )
+from duogp.posterior.log_target import LogTargetGP
 from duogp.posterior.prediction import ClassPrediction, Prediction
 from duogp.posterior.units import Fitted
 from duogp.training.history import History
@@ -146,7 +147,9 @@ class Stack(Fitted):
         means, stds, w = (np.stack(part, -1) for part in zip(*padded, strict=True))  # [J, n, outputs]
         if self.single_output:
             means, stds = means[..., 0], stds[..., 0]
-        return MixturePrediction(**values, component_mean=means, component_std=stds, weights=w)
+        assert isinstance(self.law, list)
+        logs = tuple(law.logs for law in self.law)
+        return MixturePrediction(**values, component_mean=means, component_std=stds, weights=w, logs=logs)
 
     def log_excess(self, rows: NDArray) -> Array:
         """g(x), [n, outputs]: zero without a model of it."""
@@ -232,6 +235,8 @@ class Stack(Fitted):
         assert isinstance(self.law, list)
         every = np.stack([member.predict_mean(rows).reshape(len(rows), -1) for member in self.members])
         mean = every[k]
+        if any(law.logs is not None for law in self.law):
+            return self._recalibrated_logs(k, rows, draws, each_row, rng)
         values, g = draws.reshape(len(draws), len(rows), -1), self.log_excess(rows)
         for p, law in enumerate(self.law):
             share = law.weights[k] / max(law.weights[k].sum(), LEAST)
@@ -240,6 +245,25 @@ class Stack(Fitted):
             scale = scale * np.sqrt(law.factor(g[:, p])[k])
             values[..., p] = law.centres(every[..., p])[k] + (values[..., p] - mean[:, p]) * scale
         return values.reshape(draws.shape)
+
+    def _recalibrated_logs(
+        self, k: int, rows: NDArray, draws: Array, each_row: bool, rng: np.random.Generator
+    ) -> Array:
+        """The same where the law is of z: what is drawn away from the mean counts in standard deviations."""
+        assert isinstance(self.law, list) and self.law[0].logs is not None
+        law, scale = self.law[0], self.law[0].logs
+        found = [cast(Prediction, member.predict(rows, in_parts=False)) for member in self.members]
+        means, variances = np.stack([p.mean for p in found]), np.stack([p.variance for p in found])
+        g = self.log_excess(rows)[:, 0]
+        share = law.weights[k] / max(law.weights[k].sum(), LEAST)
+        size = (len(draws), len(rows)) if each_row else (len(draws), 1)
+        ladder = np.array(LADDER)[rng.choice(len(LADDER), size, p=share)]
+        centre, v = (part[k] for part in scale.moments_of_logs(law.centres(means), variances))
+        if isinstance(self.members[k], LogTargetGP):
+            away = scale.logs(draws) - scale.moments_of_logs(means, variances)[0][k]
+        else:
+            away = (draws - means[k]) * np.sqrt(v / variances[k])
+        return scale.back(centre + away * ladder * np.sqrt(law.factor(g)[k]))
 
     def sample_paths(
         self, n: int = 1, *, seed: int | None = None, num_features: int = 1024
