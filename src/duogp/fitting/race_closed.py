@@ -48,6 +48,7 @@ class ClosedRace(Race):
         exact = self.n - self.num_held <= few and "num_inducing" not in given
         self.method = "exact" if exact else "svgp"
         self.predictive = self.rules.predictive if settings.solver == "auto" and not self.small else ()
+        self.units: LogUnits | None = None  # of a race on the log scale
         self.pace = 0.0  # seconds a row of a closed form's step, where steps on a sample have told
         own: dict[str, Any] = {} if exact else self.points(self.rules.closed_points.on(device))
         if settings.steps is None and settings.epochs is None:
@@ -55,8 +56,6 @@ class ClosedRace(Race):
         if "lengthscale_prior" not in given and isinstance(settings.kernel, str):
             own["lengthscale_prior"] = BY_DIMENSION  # few rows say nothing about the columns that hardly vary
         self.settings = self.settings.but(**own)
-        #: Shares of the time between which trees grow and closed forms are trained.
-        self.window = (0.0, 0.9 if self.small else self.rules.trees_share + self.rules.closed_share)
         self.logs = log_scale_of(data, self.rules.least_skew)
 
     def planned(self) -> list[str]:
@@ -65,31 +64,24 @@ class ClosedRace(Race):
 
     def candidates(self) -> list[Candidate]:
         """Closed forms, on the log scale too where there is one; the better scale goes on."""
-        if self.logs is None:
-            closed = self._closed_forms()
-            self.excess = self._excess(min(closed, key=self._nll))
-            return closed + self._more(closed)
-        begin, end = self.window
-        self.window = (begin, (begin + end) / 2)
-        closed = self._closed_forms()
-        other = self._race_of_logs((begin + end) / 2, end)
-        closed_logs = other._closed_forms()
-        units = LogUnits.of(self.logs, self.data.target.values[self.data.rows[0]])
-        judged = self.logs.logs(self.data.target.values[self.rows_judged(closed)])
-        away = min(map(other._nll, closed_logs)) + 2 * judged.mean() - min(map(self._nll, closed))
-        if away < 0:
-            self.excess = other._excess(min(closed_logs, key=other._nll))
-            closed_logs = closed_logs + other._more(closed_logs)
-        else:
-            self.excess = self._excess(min(closed, key=self._nll))
-            closed = closed + self._more(closed)
-        return closed + [in_target_units(candidate, units) for candidate in closed_logs]
+        scales = [self] if self.logs is None else [self, self._race_of_logs()]
+        closed = self._closed_forms(scales)
+        leader, best = min(
+            ((race, race._best(own)) for race, own in closed), key=lambda pair: pair[0]._place(pair[1])
+        )
+        self.excess = leader._excess(best)
+        found = []
+        for race, own in closed:
+            own = own + race._more(own) if race is leader else own
+            found += own if race is self else [race._in_target_units(candidate) for candidate in own]
+        return found
 
-    def _race_of_logs(self, begin: float, end: float) -> ClosedRace:
+    def _race_of_logs(self) -> ClosedRace:
         """A race on the log scale by the same clock."""
         assert self.logs is not None
         other = ClosedRace(on_logs(self.data, self.logs), self.given, self.settings, self.callbacks)
-        other.settings, other.logs, other.window = self.settings, None, (begin, end)
+        other.settings, other.logs = self.settings, None
+        other.units = LogUnits.of(self.logs, self.data.target.values[self.data.rows[0]])
         other.clock, other.notes, other.checkpoints = self.clock, self.notes, self.checkpoints
         other.title = "of log y"
         return other
@@ -114,16 +106,42 @@ class ClosedRace(Race):
         wanted = not self.small and "num_inducing" not in self.given and self.n <= few
         return wanted and not METHODS[self.method].recipe.points_are_rows
 
-    def _closed_forms(self) -> list[Candidate]:
-        out = []
+    def _closed_forms(self, scales: list[ClosedRace]) -> list[tuple[ClosedRace, list[Candidate]]]:
+        """Of every scale one with every mean; a scale that is far behind with the first gets no other."""
+        found: list[tuple[ClosedRace, list[Candidate]]] = [(race, []) for race in scales]
+        end = 0.9 if self.small else self.rules.trees_share + self.rules.closed_share
         for i, mean in enumerate(self.means):
-            plan = self.plan(self.method, mean, solver="closed-form")  # of any number of rows
-            begin, end = self.window
-            whole = self.rules.trees_share + self.rules.closed_share
-            self.grow_trees(plan, begin + (end - begin) * self.rules.trees_share / whole)
-            allowed = (self.clock.until(end) - time.perf_counter()) / (len(self.means) - i)
-            out.append(self._closed_form(plan, label(self.method, mean), max(allowed, 0.5)))
-        return out
+            racing = found if i == 0 else self._near_the_best(found)
+            plans = [race.plan(race.method, mean, solver="closed-form") for race, _ in racing]  # of any size
+            for j, (race, _) in enumerate(racing):
+                race.grow_trees(plans[j], self.rules.trees_share * (j + 1) / len(scales))
+            for j, (race, own) in enumerate(racing):
+                left = len(racing) * (len(self.means) - i) - j
+                allowed = (self.clock.until(end) - time.perf_counter()) / left
+                own.append(race._closed_form(plans[j], label(race.method, mean), max(allowed, 0.5)))
+        return found
+
+    def _near_the_best(
+        self, found: list[tuple[ClosedRace, list[Candidate]]]
+    ) -> list[tuple[ClosedRace, list[Candidate]]]:
+        """The scales that are worth further candidates."""
+        places = [race._place(race._best(own)) for race, own in found]
+        near = min(places) + self.rules.scale_gap
+        return [pair for pair, place in zip(found, places, strict=True) if place <= near]
+
+    def _best(self, found: list[Candidate]) -> Candidate:
+        return min(found, key=self._nll)
+
+    def _place(self, candidate: Candidate) -> float:
+        """The NLL a row of the target, less a constant; comparable between scales."""
+        score = 0.5 * self._nll(candidate)
+        if self.units is not None:  # the density of y, not of its logarithm
+            score += float(self.data.target.values[self.rows_judged([candidate])].mean())
+        return score
+
+    def _in_target_units(self, candidate: Candidate) -> Candidate:
+        assert self.units is not None
+        return in_target_units(candidate, self.units)
 
     def _closed_form(self, plan: Plan, name: str, seconds: float) -> Candidate:
         builder = Builder(self.data, plan)

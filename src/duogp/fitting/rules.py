@@ -69,6 +69,8 @@ class Rules:
     # -- closed forms
     #: Skewness of a target above zero from which its logarithm is tried too.
     least_skew: float = 0.5
+    #: Nats a row by which a scale may be behind with its first candidate and still have others.
+    scale_gap: float = 0.15
     #: Rows up to which the exact GP is a candidate.
     exact_rows: ByDevice = ByDevice(cpu=1000, cuda=8000)
     #: Rows of the sample that the kernel of an exact GP is first learned on, where there are twice as many.
