@@ -27,7 +27,7 @@ from duogp import GPClassifier, GPRegressor
 pl = pytest.importorskip("polars")
 
 TABLES = int(os.environ.get("DUOGP_FUZZ_TABLES", "200"))
-PATIENCE = 30  # seconds, after which a fit of a few steps hangs
+PATIENCE = 30  # seconds of the processor, after which a fit of a few steps hangs
 fuzzed = settings(
     max_examples=TABLES // 2,
     deadline=None,
@@ -247,13 +247,13 @@ def patience():
     def ring(*_):
         raise Hangs
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(PATIENCE)
+    before = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, PATIENCE)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def fitted_or_refused(model, X, y, weight):

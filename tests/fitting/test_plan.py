@@ -76,3 +76,17 @@ def test_a_plan_meets_the_errors_of_the_fit():
         duogp.plan(X, y, "ppgpr", solver="closed-form")
     with pytest.raises(TypeError, match="unknown setting"):
         duogp.plan(X, y, "svgp", num_inducin=3)
+
+
+def test_large_tables_start_on_a_larger_sample(monkeypatch):
+    X, y = table()
+    n = len(y)
+    monkeypatch.setattr("duogp.fitting.training_plan.SAMPLE_ROWS", n // 4)
+    small = duogp.fit(X, y, "svgp", num_inducing=5)
+    assert f"on a sample of {n // 4} rows" in small.history.notes[-1]
+    monkeypatch.setattr("duogp.fitting.training_plan.LARGE_TABLE", n)
+    monkeypatch.setattr("duogp.fitting.training_plan.LARGE_SAMPLE_ROWS", n // 2)
+    assert f"on {n // 2} of the rows" in str(duogp.plan(X, y, "svgp", num_inducing=5))
+    large = duogp.fit(X, y, "svgp", num_inducing=5)
+    assert f"on a sample of {n // 2} rows" in large.history.notes[-1]
+    assert abs(large.history[-1].loss - small.history[-1].loss) < 0.03
