@@ -104,6 +104,7 @@ class Race(ABC):
         self.clock = Clock(settings.time_budget or self.rules.seconds)
         self.notes: list[str] = []
         self.checkpoints: Checkpoints | None = None
+        self.regrow_share = self.rules.regrow_share
         self.regrown: dict[str, float] = {}  # seconds that learned means will take on all rows
         self.means: list[Any] = [settings.mean] if "mean" in given else ["trees", "constant"]
         self.excess: CrossFit | None = None  # the log excess, where one is learned
@@ -162,7 +163,7 @@ class Race(ABC):
         seconds = self.rules.regrow_cost * (time.perf_counter() - begun)
         if hurried:
             self.notes.append(f"{name}: they stopped growing: the time was up")
-        elif self._regrows(plan) and seconds < self.rules.regrow_share * self.clock.seconds:
+        elif self._regrows(plan) and seconds < self.regrow_share * self.clock.seconds:
             self.regrown[name] = seconds
             self.clock.reserved += seconds
 

@@ -37,6 +37,7 @@ class NaturalRace(Race):
     ) -> None:
         super().__init__(data, given, settings, callbacks)
         self.trained = 0.0  # seconds
+        self.regrow_share = self.rules.natural_regrow_share
         self.in_turn = f"all rows, in {self.rules.folds} folds"
         own = self.points(self.rules.natural_points.of(self.small))
         self.settings = self.settings.but(**own, **self._natural(settings))

@@ -52,10 +52,11 @@ class Rules:
     trees_share: float = 0.3
     closed_share: float = 0.35
     excess_share: float = 0.08
-    #: Of the time that trees took, what growing them again on all rows may take, and the share of all time
-    #: above which they are not.
+    #: Of the time that learned means took, what growing them again on all rows may take, and the share of
+    #: all time above which they are not: beside closed forms, and where there are none.
     regrow_cost: float = 1.5
     regrow_share: float = 0.3
+    natural_regrow_share: float = 0.3
     #: Of the trees where GPs have no closed form: there they are more often the better half.
     natural_trees_share: float = 0.45
     #: Of the time, for bagged trees of classes; rows up to which they and logistic regression are candidates.
