@@ -15,10 +15,8 @@ start from the same points. Regret is that of the best evaluation.
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
-import traceback
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +33,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from bo_rows import KEY, Job, compute, read, table
+from bo_rows import Comparison
 from duogp.bo import optimise
 from duogp.bo.tasks import make
 
@@ -133,10 +131,11 @@ def sobol(n: int, dims: int, seed: int) -> Tensor:
     return torch.quasirandom.SobolEngine(dims, scramble=True, seed=seed).draw(n, dtype=torch.float64)
 
 
-def run(name: str, contestant: str, seed: int, evaluations: int | None) -> dict[str, Any]:
+def run(name: str, contestant: str, seed: int, total: int) -> dict[str, Any]:
+    """One loop as a row of the results."""
     torch.set_num_threads(1)
     problem = PROBLEMS[name]
-    task, total = problem.make(), evaluations or problem.evaluations
+    task = problem.make()
     start = sobol(problem.initial, task.dims, seed)
     begin = time.perf_counter()
     with warnings.catch_warnings():
@@ -156,40 +155,9 @@ def run(name: str, contestant: str, seed: int, evaluations: int | None) -> dict[
     }
 
 
-def execute(job: Job) -> dict[str, Any]:
-    name, contestant, seed, evaluations = job
-    row = dict(zip(KEY, (name, contestant, seed, evaluations or PROBLEMS[name].evaluations), strict=True))
-    try:
-        return row | run(*job)
-    except Exception as error:
-        return row | {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--problems", default=",".join(PROBLEMS))
-    parser.add_argument("--models", default=f"{TUTORIAL} {OURS} {RANDOM}", help="separated by spaces")
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--evaluations", type=int, help="of every run, in place of the problem's own")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true", help="print what is there and run nothing")
-    options = parser.parse_args()
-    rows = read(options.output)
-    if not options.table:
-        done = {tuple(row[k] for k in KEY) for row in rows}
-        jobs: list[Job] = [
-            (problem, model, seed, options.evaluations)
-            for seed in range(options.first_seed, options.first_seed + options.seeds)
-            for problem in options.problems.split(",")
-            for model in options.models.split()
-            if (problem, model, seed, options.evaluations or PROBLEMS[problem].evaluations) not in done
-        ]
-        rows = compute(jobs, execute, options.output, options.workers)
-    print(table(rows, OURS, (TUTORIAL,)))
+    evaluations = {name: problem.evaluations for name, problem in PROBLEMS.items()}
+    Comparison(run, evaluations, OURS, (TUTORIAL,), (RANDOM,)).main(__doc__, RESULTS)
 
 
 if __name__ == "__main__":
