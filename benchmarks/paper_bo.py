@@ -47,6 +47,7 @@ from duogp.bench.measure import device_name, versions
 from duogp.bo import Proposal, Result, optimise
 from duogp.bo.journal import Evaluated
 from duogp.bo.plots import comparison_plot, mean_and_error
+from duogp.bo.regions import PAPER_SUCCESSES
 
 ROOT = Path(__file__).parent
 #: What makes two runs the same.
@@ -188,6 +189,7 @@ def run(job: Job) -> dict[str, Any] | None:
                 batch_size=experiment.batch_size,
                 initial=initial,
                 seed=job.seed,
+                successes=PAPER_SUCCESSES,
                 folder=folder,
                 plot=False,
                 callback=watch,
