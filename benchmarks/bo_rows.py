@@ -110,7 +110,7 @@ def table(
     """Markdown: mean regret and standard error, with paired tests of ours against others."""
     models = sorted({row["model"] for row in rows}, key=lambda m: (m != ours, m not in against, m))
     named = {m: m for m in models} | dict(labels or {})
-    against = [m for m in against if m in models]
+    against = [m for m in against if m in models and ours in models]
     head = ["problem (evaluations)", *(named[m] for m in models), *(f"p against {named[m]}" for m in against)]
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
     for problem, evaluations in sorted({(row["problem"], row["evaluations"]) for row in rows}):
