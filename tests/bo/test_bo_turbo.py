@@ -169,6 +169,41 @@ def test_hyperparameters_stay_within_their_intervals():
     assert np.abs(draws.mean(0) - (1e3 * X[:, 0] - 7)).max() < 300  # in the units of y
 
 
+def test_the_exact_model_follows_a_function_without_noise_and_learns_noise_that_is_there():
+    """TuRBO's least noise, 2 % of the standard deviation, hid differences between points near an optimum."""
+    rng = np.random.default_rng(0)
+    X, new = rng.random((60, 2)), rng.random((40, 2))
+
+    def values(X: np.ndarray) -> np.ndarray:
+        return np.sin(4 * X[:, 0]) + X[:, 1] ** 2
+
+    def fitted(y: np.ndarray, method: str = "auto", **settings) -> GPSurrogate:
+        found = GPSurrogate.of(method, first_steps=200, **settings).fit(X[:50], y[:50], seed=0)
+        return found.fit(X, y, seed=1)
+
+    def noise(found: GPSurrogate) -> float:
+        assert found.gp is not None
+        return found.gp.hyperparameters()["noise"]
+
+    clear = fitted(values(X))
+    assert noise(clear) < 0.2 * NOISES[0]
+    assert np.sqrt(np.mean((clear.draw(new, 8, seed=0) - values(new)) ** 2)) < 0.01
+    assert noise(fitted(values(X), noise_floor=1e-3)) >= 1e-3
+    assert noise(fitted(values(X), "svgp", num_inducing=30)) >= NOISES[0]
+    noisy = values(X) + 0.3 * rng.standard_normal(60)
+    assert 0.3 < noise(fitted(noisy)) * noisy.var() / 0.3**2 < 2.0
+
+
+def test_the_sparse_model_after_an_exact_one_has_the_least_noise_of_its_own(monkeypatch):
+    monkeypatch.setattr(surrogates, "exact_is_affordable", lambda rows, device, refits: rows <= 40)
+    X = np.random.default_rng(0).random((50, 2))
+    y = np.sin(4 * X[:, 0]) + X[:, 1] ** 2
+    exact = GPSurrogate.of(first_steps=100, steps=20).fit(X[:40], y[:40], seed=0)
+    sparse = exact.fit(X, y, seed=0)
+    assert exact.gp.method.name == "exact" and exact.gp.hyperparameters()["noise"] < NOISES[0]
+    assert sparse.gp.method.name == "svgp" and sparse.gp.hyperparameters()["noise"] >= NOISES[0]
+
+
 def test_from_many_rows_on_refits_go_by_minibatches(monkeypatch):
     monkeypatch.setattr(surrogates, "MANY_ROWS", 40)
     X = np.random.default_rng(0).random((60, 3))
