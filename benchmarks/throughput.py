@@ -406,18 +406,15 @@ def stored(results: Path) -> list[dict[str, Any]]:
 
 def print_table(results: Path) -> None:
     """The stages that are stored, the newest of each."""
-    newest = {
-        (r["file_rows"], r["device"], r["stage"], r["floor"], r["points"]): r
-        for r in stored(results)
-        if r["stage"] != "cost"
-    }
-    print("| rows of the files | stage | | M | rows/s | peak MB | threads |\n|---|---|---|---|---|---|---|")
-    for (n, _, stage, floor, points), r in sorted(newest.items(), key=lambda pair: str(pair[0][:2])):
+    names = ("file_rows", "device", "dtype", "points", "stage", "floor")
+    newest = {tuple(r[name] for name in names): r for r in stored(results) if r["stage"] != "cost"}
+    print(
+        "| rows of the files | device | | M | stage | | rows/s | peak MB |\n|---|---|---|---|---|---|---|---|"
+    )
+    for (n, device, dtype, points, stage, floor), r in sorted(newest.items(), key=lambda pair: str(pair[0])):
         word = "in memory" if floor else "files"
-        print(
-            f"| {n:,} | {stage} | {word} | {points} | {r['rows_per_second']:,.0f} | {r['peak_mb']:,.0f} "
-            f"| {r['threads']} |"
-        )
+        speed = f"{r['rows_per_second']:,.0f} | {r['peak_mb']:,.0f}"
+        print(f"| {n:,} | {device} | {dtype} | {points} | {stage} | {word} | {speed} |")
 
 
 def draw_line(
@@ -440,7 +437,10 @@ def draw_line(
 
 
 def draw(results: Path) -> None:
-    """docs/images/cost.png: seconds over rows, columns and points, with lines of the expected slope."""
+    """docs/images/cost.png: seconds over rows, columns and points, with lines of the expected slope.
+
+    Passes of files and of rows in memory (`pass`) are points of it too.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -448,7 +448,7 @@ def draw(results: Path) -> None:
 
     lines: dict[str, dict[tuple[int, int, int], float]] = {}
     for r in stored(results):
-        if r["stage"] == "cost":
+        if r["stage"] in ("cost", "pass") and r["dtype"] == "float64":
             lines.setdefault(r["device"], {})[r["rows"], r["columns"], r["points"]] = r["seconds"]
     if not lines:
         raise SystemExit("there are no rows of --cost yet")
