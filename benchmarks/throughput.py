@@ -48,6 +48,7 @@ HERE = Path(__file__).resolve()
 RESULTS = HERE.parent / "results" / "throughput.jsonl"
 FIGURE = HERE.parents[1] / "docs" / "images" / "cost.png"
 STAGES = ("read", "chunks", "pass", "evaluation", "epoch", "predict")
+VARIED = ("columns", "points", "rows")
 FLOORS = ("pass", "evaluation", "epoch", "predict")
 PIECE = 1_000_000  # rows of a file
 SAMPLE = 5000  # rows that the model is made from
@@ -378,15 +379,17 @@ def compare(found: dict[tuple[str, bool], dict[str, Any]]) -> None:
             print(f"{stage:<11} {slower / own['rows_per_second']:.2f} × the slower of reading and arithmetic")
 
 
-def cost(options: dict[str, Any], most_rows: int, within: float | None) -> None:
+def cost(options: dict[str, Any], most_rows: int, within: float | None, varied: list[str]) -> None:
     """Seconds of one pass over rows, columns and points, one of them varied at a time."""
     end = None if within is None else time.monotonic() + within
     points, columns = options["points"], options["columns"]
     rows = 200_000
-    grid = [(rows, d, points) for d in (2, 4, 8, 16, 32, 64, 128)]
-    grid += [(rows, columns, m) for m in (50, 100, 200, 500, 1000, 2000)]
-    grid += [(10**k, columns, points) for k in range(4, 9) if 10**k <= most_rows]
-    for n, d, m in dict.fromkeys(grid):
+    every = {
+        "columns": [(rows, d, points) for d in (2, 4, 8, 16, 32, 64, 128)],
+        "points": [(rows, columns, m) for m in (50, 100, 200, 500, 1000, 2000)],
+        "rows": [(10**k, columns, points) for k in range(4, 9) if 10**k <= most_rows],
+    }
+    for n, d, m in dict.fromkeys(case for name in varied for case in every[name]):
         left = None if end is None else end - time.monotonic()
         if left is not None and left < 10:
             print(f"left out: {n:,} rows × {d}, M = {m}", flush=True)
@@ -403,18 +406,15 @@ def stored(results: Path) -> list[dict[str, Any]]:
 
 def print_table(results: Path) -> None:
     """The stages that are stored, the newest of each."""
-    newest = {
-        (r["file_rows"], r["device"], r["stage"], r["floor"], r["points"]): r
-        for r in stored(results)
-        if r["stage"] != "cost"
-    }
-    print("| rows of the files | stage | | M | rows/s | peak MB | threads |\n|---|---|---|---|---|---|---|")
-    for (n, _, stage, floor, points), r in sorted(newest.items(), key=lambda pair: str(pair[0][:2])):
+    names = ("file_rows", "device", "dtype", "points", "stage", "floor")
+    newest = {tuple(r[name] for name in names): r for r in stored(results) if r["stage"] != "cost"}
+    print(
+        "| rows of the files | device | | M | stage | | rows/s | peak MB |\n|---|---|---|---|---|---|---|---|"
+    )
+    for (n, device, dtype, points, stage, floor), r in sorted(newest.items(), key=lambda pair: str(pair[0])):
         word = "in memory" if floor else "files"
-        print(
-            f"| {n:,} | {stage} | {word} | {points} | {r['rows_per_second']:,.0f} | {r['peak_mb']:,.0f} "
-            f"| {r['threads']} |"
-        )
+        speed = f"{r['rows_per_second']:,.0f} | {r['peak_mb']:,.0f}"
+        print(f"| {n:,} | {device} | {dtype} | {points} | {stage} | {word} | {speed} |")
 
 
 def draw_line(
@@ -437,7 +437,10 @@ def draw_line(
 
 
 def draw(results: Path) -> None:
-    """docs/images/cost.png: seconds over rows, columns and points, with lines of the expected slope."""
+    """docs/images/cost.png: seconds over rows, columns and points, with lines of the expected slope.
+
+    Passes of files and of rows in memory (`pass`) are points of it too.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -445,7 +448,7 @@ def draw(results: Path) -> None:
 
     lines: dict[str, dict[tuple[int, int, int], float]] = {}
     for r in stored(results):
-        if r["stage"] == "cost":
+        if r["stage"] in ("cost", "pass") and r["dtype"] == "float64":
             lines.setdefault(r["device"], {})[r["rows"], r["columns"], r["points"]] = r["seconds"]
     if not lines:
         raise SystemExit("there are no rows of --cost yet")
@@ -479,6 +482,7 @@ def main() -> None:
     parser.add_argument("--stages", nargs="*", choices=STAGES, default=list(STAGES))
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--most-rows", type=number, default=1_000_000)
+    parser.add_argument("--vary", nargs="+", choices=VARIED, default=list(VARIED), help="with --cost")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--results", default=str(RESULTS))
@@ -505,7 +509,7 @@ def main() -> None:
     )
     options = {name: getattr(given, name) for name in names}
     if given.cost:
-        cost({**options, "folder": None}, given.most_rows, given.within)
+        cost({**options, "folder": None}, given.most_rows, given.within, given.vary)
         return
     options["folder"] = given.folder or tempfile.mkdtemp(prefix="duogp_rows_")
     throughput(options, given.stages, keep=given.keep, within=given.within)
