@@ -17,7 +17,7 @@ from duogp.fitting.checks import check_settings
 from duogp.fitting.dataset import Dataset, with_seed
 from duogp.fitting.identity import identity_of
 from duogp.fitting.plan import Plan, make_plan
-from duogp.fitting.training_plan import SAMPLE_ROWS
+from duogp.fitting.training_plan import sample_rows
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
@@ -217,9 +217,10 @@ def start(builder: Builder, model: Model, plan: Plan, slot: Slot | None = None) 
         start_from(coupled, model)
         return found, "closed-form steps of the coupled basis"
     if plan.sample_start is not None:
-        problem = builder.closed_form(model, sample=SAMPLE_ROWS)
+        rows = sample_rows(builder.n)
+        problem = builder.closed_form(model, sample=rows)
         found = train(model, problem, plan.sample_start, slot=slot)
-        return found, f"steps on a sample of {SAMPLE_ROWS} rows"
+        return found, f"steps on a sample of {rows} rows"
     return [], ""
 
 
