@@ -1,10 +1,10 @@
-"""The collapsed bound of SVGP against CPU seconds: how closed-form training gets to its end, commit by commit.
+"""The collapsed bound of SVGP against CPU seconds: how closed-form training gets to its end, by commits.
 
-A curve is the default, `duogp.fit(X, y, "svgp", num_inducing=300)`: steps, seconds of CPU time of one thread, and
-the loss of all rows. Steps on a sample of the rows count, and have no loss of all rows. Curves are stored under a
-label in benchmarks/results/closed_form_curves.json and drawn beside it; to compare with another commit, run this
-file with that commit's `src` on PYTHONPATH and a label of its own. CPU time depends on what else the machine does;
-steps, each one evaluation of the bound and its gradient, do not.
+A curve is the default, `duogp.fit(X, y, "svgp", num_inducing=300)`: steps, seconds of CPU time of one thread,
+and the loss of all rows. Steps on a sample of the rows count, and have no loss of all rows. Curves are stored
+under a label in benchmarks/results/closed_form_curves.json and drawn beside it; to compare with another
+commit, run this file with that commit's `src` on PYTHONPATH and a label of its own. CPU time depends on what
+else the machine does; steps, each one evaluation of the bound and its gradient, do not.
 
     export DUOGP_DATA=<folder with regression/*.npz>
     python benchmarks/closed_form_curves.py --label after

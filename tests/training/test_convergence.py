@@ -9,6 +9,7 @@ from torch.nn.functional import softplus
 
 import duogp
 from duogp.numerics.parameters import inverse_softplus as softplus_inverse
+from duogp.training import problems
 from duogp.training.convergence import CUT, CUTS, FEWEST_LOOKS, FEWEST_STEPS, Plateau, Rest
 from duogp.training.lbfgs import LBFGS
 
@@ -164,6 +165,27 @@ def test_the_closed_form_stops_by_itself_and_says_so():
     longer = duogp.fit(X, y, "svgp", num_inducing=30, tolerance=0, steps=10 * gp.history[-1].epoch)
     assert gp.history[-1].loss - longer.history[-1].loss < 0.02
     assert longer.history.converged is None
+
+
+def test_quick_products_end_at_the_same_bound(monkeypatch):
+    X, y = table(200)
+    slow = duogp.fit(X, y, "svgp", num_inducing=20)
+    monkeypatch.setattr(problems, "QUICK_WORK", 1)
+    quick = duogp.fit(X, y, "svgp", num_inducing=20)
+    assert quick.history.converged is True
+    assert quick.history[0].loss != slow.history[0].loss
+    assert quick.history[-1].loss == pytest.approx(slow.history[-1].loss, abs=0.005)
+    np.testing.assert_allclose(quick.predict(X).mean, slow.predict(X).mean, atol=0.02)
+
+
+def test_who_wants_more_digits_gets_float64(monkeypatch):
+    X, y = table()
+    losses = []
+    for work in (10**9, 1):
+        monkeypatch.setattr(problems, "QUICK_WORK", work)
+        gp = duogp.fit(X, y, "svgp", num_inducing=10, steps=3, tolerance=1e-4)
+        losses.append(gp.history.series("loss"))
+    assert losses[0] == losses[1]
 
 
 def test_too_few_steps_are_no_convergence():
