@@ -28,6 +28,14 @@ def test_the_plan_is_what_fit_does(method):
     assert (plan.validation is not None) == (gp.history.validation_nll is not None)
 
 
+@pytest.mark.parametrize(("n", "sample"), [(3999, None), (4000, 2000), (7000, 3500), (20_000, 5000)])
+def test_many_rows_are_started_on_half_of_them(n, sample):
+    X = np.random.default_rng(0).normal(size=(n, 1))
+    lines = str(duogp.plan(X, X[:, 0], "svgp", num_inducing=5)).splitlines()
+    shown = [line.split("  ")[-1] for line in lines if line.startswith("sample_start")]
+    assert shown == ([] if sample is None else [f"on {sample} of the rows"])
+
+
 def test_a_plan_can_be_printed_and_gives_reasons():
     X, y = table()
     text = str(duogp.plan(X, y, "dcsvgp", num_inducing=7))
