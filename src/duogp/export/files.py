@@ -22,6 +22,7 @@ from torch.export import ExportedProgram
 from duogp._version import __version__
 from duogp.export.graph import Predictor
 from duogp.export.lowering import lowered, traced
+from duogp.export.onnx_quantiles import add_quantiles
 from duogp.export.special import decompositions
 from duogp.posterior.gp import GP
 from duogp.posterior.stack import Stack
@@ -90,11 +91,9 @@ def export_model(
     reference = _reference(gp, checked, predictor)
     description = _describe(gp, predictor, precision, reason, schema)
     example = torch.as_tensor(checked[:7])
-    program = traced(predictor, example)
     write = _write_onnx if kind == "onnx" else _write_pt2
     with _beside(path) as draft:
-        run = write(program, example, PRECISIONS[precision], draft, description)
-        found = run(checked)
+        found = write(predictor, example, PRECISIONS[precision], draft)(checked)
         error = _errors(gp, predictor.names, found, reference)
         if precision == "float64" and not max(error.values()) <= TOLERANCE:
             worst = max(error, key=lambda name: np.nan_to_num(error[name], nan=np.inf))
@@ -228,22 +227,41 @@ def _beside(path: Path) -> Iterator[Path]:
         yield Path(folder) / path.name
 
 
-def _write_onnx(
-    program: ExportedProgram, example: Any, dtype: torch.dtype, path: Path, description: dict[str, Any]
-) -> Run:
-    _onnx()
-    own = lowered(program, example, dtype, decompositions())
+def _write_onnx(predictor: Predictor, example: torch.Tensor, dtype: torch.dtype, path: Path) -> Run:
+    onnx = _onnx()
+    predictor.unfinished = True  # the search for quantiles is added to the finished graph, as a loop
+    program = lowered(traced(predictor, example), example, dtype, decompositions())
     with _quiet():
         made: Any = torch.onnx.export(
-            own,
-            (example.to(dtype),),
-            dynamo=True,
-            verbose=False,
-            input_names=["rows"],
-            output_names=description["outputs"],
+            program, (example.to(dtype),), dynamo=True, verbose=False, input_names=["rows"]
         )
         made.save(str(path))
+    model = onnx.load(str(path))
+    names = [*predictor.names]
+    if len(model.graph.output) > len(names):
+        names[-1:] = ["component_mean", "component_std", "component_weight"]
+    _name_outputs(model.graph, names)
+    if "component_mean" in names:
+        add_quantiles(onnx, model, predictor.levels, predictor.single)
+    onnx.checker.check_model(model)
+    onnx.save(model, str(path))
     return onnx_run(path)
+
+
+def _name_outputs(graph: Any, names: Sequence[str]) -> None:
+    """Give the outputs of a graph their names; other values get a prefix, so that no two names are equal."""
+    new = {value.name: value.name for value in graph.input}
+    new |= {output.name: name for output, name in zip(graph.output, names, strict=True)}
+
+    def renamed(name: str) -> str:
+        return new.get(name, f"value_{name}") if name else name  # an input that is left out has no name
+
+    for node in graph.node:
+        node.input[:] = [renamed(name) for name in node.input]
+        node.output[:] = [renamed(name) for name in node.output]
+    for value in (*graph.initializer, *graph.output):
+        value.name = renamed(value.name)
+    del graph.value_info[:]
 
 
 def onnx_run(path: Path) -> Run:
@@ -255,11 +273,11 @@ def onnx_run(path: Path) -> Run:
     return lambda rows: session.run(None, {wanted.name: np.ascontiguousarray(rows, dtype=dtype)})
 
 
-def _write_pt2(
-    program: ExportedProgram, example: Any, dtype: torch.dtype, path: Path, description: dict[str, Any]
-) -> Run:
-    own = program if dtype == torch.float64 else lowered(program, example, dtype)
-    _save_pt2(own, path, description)
+def _write_pt2(predictor: Predictor, example: torch.Tensor, dtype: torch.dtype, path: Path) -> Run:
+    own = traced(predictor, example)
+    if dtype != torch.float64:
+        own = lowered(own, example, dtype)
+    _save_pt2(own, path, {})
     module = own.module()
 
     def run(rows: NDArray) -> Sequence[NDArray]:

@@ -237,6 +237,7 @@ class Predictor(nn.Module):
     """A fitted model: rows [n, d] ↦ the tensors named by `names`, shaped as `predict` shapes them.
 
     ``levels``: of the quantiles; ``reach``: bounds of every column, rows beyond are taken for rows on them.
+    `unfinished`: instead of the quantiles of several components, the last three outputs are these components.
     """
 
     def __init__(self, model: GP | Stack, levels: list[float], reach: tuple[Any, Any] | None = None) -> None:
@@ -246,7 +247,7 @@ class Predictor(nn.Module):
         self.outputs, self.levels = len(model.y_scaler.scale), levels
         self.reach = None if reach is None else tuple(torch.as_tensor(end) for end in reach)
         self.names: tuple[str, ...] = CLASSES if self.is_classifier else NUMBERS
-        self.inputs = len(model.columns)
+        self.inputs, self.unfinished = len(model.columns), False
         self._no_quantiles = _why_no_quantiles(model)
         with torch.no_grad():  # what is computed once and kept, before the graph is traced
             self(torch.zeros(2, self.inputs, dtype=torch.float64))
@@ -259,10 +260,20 @@ class Predictor(nn.Module):
             return tuple(part.mT for part in told.parts)
         out = [self._shaped(part.expand(self.outputs, -1).mT) for part in told.parts]
         if "quantiles" in self.names and told.components is not None:
-            found = mixture_quantiles(self.levels, *told.components)  # [levels, outputs, n]
-            found = found.expand(len(self.levels), self.outputs, -1)
-            out.append(found[:, 0].mT if self.single else found.movedim((0, 1, 2), (2, 1, 0)))
+            several = self.unfinished and told.components.mean.shape[0] > 1
+            out += self._components(told.components) if several else [self._quantiles(told.components)]
         return tuple(out)
+
+    def _quantiles(self, components: Components) -> Tensor:
+        found = mixture_quantiles(self.levels, *components)  # [levels, outputs, n]
+        found = found.expand(len(self.levels), self.outputs, -1)
+        return found[:, 0].mT if self.single else found.movedim((0, 1, 2), (2, 1, 0))
+
+    def _components(self, components: Components) -> list[Tensor]:
+        """[k, outputs, n], and weights as a function of the rows, as an output of a graph must be."""
+        mean, std, weights = components
+        shape = mean.shape[0], self.outputs, -1
+        return [mean.expand(shape), std.expand(shape), (weights + 0.0 * mean[:, :, :1]).expand(*shape[:2], 1)]
 
     def _shaped(self, part: Tensor) -> Tensor:
         return part[:, 0] if self.single else part
