@@ -162,7 +162,9 @@ def _reference(gp: GP | Stack, rows: NDArray, predictor: Predictor) -> dict[str,
     prediction: Any = gp.predict(rows)
     like = prediction.mean if gp.classes is None else prediction.latent_mean
     out = {
-        name: np.broadcast_to(value, like.shape) if np.ndim(value := getattr(prediction, name)) == 0 else value
+        name: np.broadcast_to(value, like.shape)
+        if np.ndim(value := getattr(prediction, name)) == 0
+        else value
         for name in predictor.names
         if name != "quantiles"
     }

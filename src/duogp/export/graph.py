@@ -143,7 +143,10 @@ class StackGraph(nn.Module):
 
     def forward(self, rows: Tensor) -> Told:
         found = [member(rows) for member in self.members]
-        each = [torch.stack(torch.broadcast_tensors(*parts)) for parts in zip(*(t.parts for t in found), strict=True)]
+        each = [
+            torch.stack(torch.broadcast_tensors(*parts))
+            for parts in zip(*(t.parts for t in found), strict=True)
+        ]
         if isinstance(self.law, ClassLaw):
             return Told(_class_parts(self.law, each), None)
         mean, *variances = each  # [K, outputs, n]

@@ -54,7 +54,9 @@ class MixtureDensity:
             y = self.of.predictive_moments(mean, residual, explained)
         else:
             # One sample after the other: nested quadrature may hold a thousand numbers for every row.
-            each = [self.of.predictive_moments(*parts) for parts in zip(mean, residual, explained, strict=True)]
+            each = [
+                self.of.predictive_moments(*parts) for parts in zip(mean, residual, explained, strict=True)
+            ]
             y = Moments(*(torch.stack(parts) for parts in zip(*each, strict=True)))
         total = mixture_moments(Marginals(y.mean, y.residual, y.explained))
         return Moments(*total, y.noise.mean(0))

@@ -143,9 +143,7 @@ def predictive_of(
     return Draws(_array(density.sample(f.unsqueeze(1), generator)[:, 0]), discrete=target == "count")
 
 
-def gaussian_components(
-    density: Any, mean: Tensor, variance: Tensor
-) -> tuple[Tensor, Tensor, Tensor] | None:
+def gaussian_components(density: Any, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     """Means and standard deviations [k, outputs, n] and weights [k, outputs or 1, 1] of the mixture that y is.
 
     For f ~ N(mean, variance), [1, latents, n] or [samples, 1, latents, n]; None where y is no finite mixture of
