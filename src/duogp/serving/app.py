@@ -41,7 +41,7 @@ class Service:
         self.model, self.limits = model, limits
         self.metrics = Metrics()
         self.stopping = False  # still answers, and asks clients to come back on another connection
-        self.readers = ThreadPoolExecutor(2, "duogp-read")
+        self.readers: ThreadPoolExecutor | None = None
         self._batcher: Batcher | None = None
 
     @property
@@ -51,6 +51,8 @@ class Service:
 
     @asynccontextmanager
     async def running(self, _: Any = None) -> AsyncIterator[None]:
+        """Threads and queue, from the start of the application to its end."""
+        self.readers = ThreadPoolExecutor(2, "duogp-read")
         self._batcher = Batcher(self.model, self.limits, self.metrics)
         self._batcher.start()
         try:
