@@ -147,7 +147,8 @@ def test_the_stack_of_auto(classes, tmp_path):
     if classes is None:
         model = duogp.GPRegressor(random_state=0).fit(rows, f)
     else:
-        model = duogp.GPClassifier(random_state=0).fit(rows, np.digitize(f, np.linspace(-1, 1, classes + 1)[1:-1]))
+        labels = np.digitize(f, np.linspace(-1, 1, classes + 1)[1:-1])
+        model = duogp.GPClassifier(random_state=0).fit(rows, labels)
     assert model.method_ == "stack"
     made = check(model, tmp_path, rows[:40] * 1.3)
     assert "no_quantiles" in made.description and ("quantiles" in made.outputs) == (classes is None)
@@ -175,7 +176,7 @@ def test_float32_in_pt2_and_of_a_stack(tmp_path):
 
 def test_what_cannot_be_exported_is_refused(tmp_path, monkeypatch):
     gp = duogp.fit(X, Y, "svgp", **SETTINGS)
-    with pytest.raises(ValueError, match="onnx or .pt2"):
+    with pytest.raises(ValueError, match="must end in"):
         export_model(gp, tmp_path / "model.bin")
     with pytest.raises(ValueError, match="precision"):
         export_model(gp, tmp_path / "model.onnx", precision="half")

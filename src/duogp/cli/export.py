@@ -16,16 +16,16 @@ def export(
     quantiles: Annotated[str, typer.Option(help="Levels of the quantiles in the graph.")] = "0.05,0.5,0.95",
     float32: Annotated[
         bool,
-        typer.Option("--float32", help="The whole graph in float32; its error is written into the file."),
+        typer.Option("--float32", help="The graph in float32; its error is written into the file."),
     ] = False,
     check: Annotated[
         str | None,
-        typer.Option(help="Table of rows to compare the file with the model on (default: made up)."),
+        typer.Option(help="Table whose rows the file is compared on (default: drawn)."),
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model as one graph with its scaling: mean, parts of the variance, quantiles or probabilities."""
+    """Write a model as one graph, scaling inside: mean, parts of the variance, quantiles or probabilities."""
     from duogp.export import export_model
 
     saved = open_model(model, "cpu")
@@ -38,8 +38,8 @@ def export(
         rows=rows,
         schema=saved.schema,
     )
-    worst = max(made.error, key=made.error.__getitem__)
-    line = f"{output}: {', '.join(made.outputs)}; on {made.rows_checked} rows within {made.error[worst]:.1e} of predict"
+    error = max(made.error.values())
+    line = f"{output}: {', '.join(made.outputs)}; on {made.rows_checked} rows within {error:.1e} of predict"
     report: dict[str, Any] = {"output": output, "bytes": made.path.stat().st_size, **made.description}
     report.pop("schema")
     if made.description["no_quantiles"] and not quiet:

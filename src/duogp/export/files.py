@@ -1,4 +1,4 @@
-"""Exported files: ONNX (run by onnxruntime) and .pt2 (by torch), compared with `predict` before they are kept."""
+"""Exported files, ONNX and .pt2: compared with `predict` before they are kept."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ Run = Callable[[NDArray], Sequence[NDArray]]
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported file. ``error``: the largest difference of each output from `predict` on `rows_checked` rows.
+    """An exported file. ``error``: the largest difference of each output from `predict` on the rows checked.
 
-    Means and quantiles are compared in units of the standard deviation of the targets, variances in units of its
-    square, probabilities and latent moments of classes as they are.
+    Means and quantiles are compared in units of the standard deviation of the targets, variances in units of
+    its square, probabilities and latent moments of classes as they are.
     """
 
     path: Path
@@ -70,12 +70,12 @@ def export_model(
 ) -> Exported:
     """Write a fitted model as one graph: scaling, trees of the mean and the law of a stack inside.
 
-    ``model``: what `duogp.fit` returns, or a fitted estimator. ``path`` ends in .onnx or .pt2. The graph has one
-    input, ``rows`` [n, columns], and the outputs of `duogp.export.graph`; quantiles at these levels where the
-    observation is a mixture of Gaussians, which the description says. ``precision="float32"``: the whole graph in
-    float32, half the size; its error is measured and written into the file. ``rows``: rows of X on which the file
-    is compared with `predict` (default: rows around the inducing points). ``schema``: the `Schema` of the table
-    that the model was fitted to, kept in the description.
+    ``model``: what `duogp.fit` returns, or a fitted estimator. ``path`` ends in .onnx or .pt2. The graph has
+    one input, ``rows`` [n, columns], and the outputs of `duogp.export.graph`; quantiles at these levels where
+    the observation is a mixture of Gaussians, which the description says. ``precision="float32"``: the whole
+    graph in float32, half the size; its error is measured and written into the file. ``rows``: rows of X on
+    which the file is compared with `predict` (default: rows around the inducing points). ``schema``: the
+    `Schema` of the table that the model was fitted to, kept in the description.
 
     Raises a ValueError, and writes nothing, where a float64 graph is further than 1e-6 from `predict`.
     """
@@ -98,7 +98,8 @@ def export_model(
         if precision == "float64" and not max(error.values()) <= TOLERANCE:
             worst = max(error, key=lambda name: np.nan_to_num(error[name], nan=np.inf))
             raise ValueError(
-                f"the exported graph differs from predict by {error[worst]:.1e} in {worst!r}: nothing was written"
+                f"the exported graph differs from predict by {error[worst]:.1e} in {worst!r}: nothing was "
+                "written"
             )
         description |= {"error": error, "rows_checked": len(checked)}
         _describe_file(kind, draft, description)
@@ -122,15 +123,15 @@ def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
     return found
 
 
-# -- the model and what it says --------------------------------------------------------------------------------
+# -- the model and what it says ------------------------------------------------------------------------------
 
 
 def _exportable(model: Any) -> GP | Stack:
     gp = getattr(model, "gp_", model)
     if not isinstance(gp, GP | Stack):
         raise TypeError(
-            f"export is for Gaussian processes and stacks of them, got {type(gp).__name__}: networks and streams "
-            "that still learn have no frozen posterior"
+            f"export is for Gaussian processes and stacks of them, got {type(gp).__name__}: networks, and "
+            "streams that still learn, have no frozen posterior"
         )
     device = gp.model.beta1.device
     if device.type != "cpu":
@@ -211,7 +212,7 @@ def _describe(
     }
 
 
-# -- the two kinds of files ------------------------------------------------------------------------------------
+# -- the two kinds of files ---------------------------------------------------------------------------------
 
 
 def _kind_of(path: Path) -> str:

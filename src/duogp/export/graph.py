@@ -1,7 +1,7 @@
 """Fitted models as functions of tensors: rows in the units of X ↦ all that `predict` tells, scaling included.
 
-    numbers     mean, residual, explained, noise, disagreement [n] or [n, outputs], quantiles [n(, outputs), levels]
-    classes     probabilities [n, C]; latent_mean, residual, explained, disagreement [n, latents]
+    numbers   mean, residual, explained, noise, disagreement [n(, outputs)]; quantiles [n(, outputs), levels]
+    classes   probabilities [n, C]; latent_mean, residual, explained, disagreement [n, latents]
 
 Everything that does not depend on the rows is a constant of the graph.
 """
@@ -283,7 +283,7 @@ class Predictor(nn.Module):
 
     @torch.no_grad()
     def add_quantiles(self) -> str | None:
-        """Let quantiles be the last output; where they cannot be in the graph nothing changes, and why is told."""
+        """Let quantiles be the last output; where they cannot be in the graph, the reason is returned."""
         told = self.model(torch.zeros(2, self.inputs, dtype=torch.float64))
         if told.components is None:
             return self._no_quantiles
@@ -296,6 +296,6 @@ def _why_no_quantiles(model: GP | Stack) -> str:
     if model.known_noise:
         return "the noise of every row was given to the fit, so the graph predicts the function"
     return (
-        f"an observation of {type(model.model.likelihood).__name__} is no finite mixture of Gaussians: the graph has "
-        "mean and variances, and quantiles are those of duogp itself"
+        f"an observation of {type(model.model.likelihood).__name__} is no finite mixture of Gaussians: the "
+        "graph has mean and variances, quantiles need duogp itself"
     )

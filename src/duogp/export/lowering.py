@@ -88,7 +88,9 @@ class _Lifter:
                 if isinstance(args[at], float):
                     self.node.update_arg(at, self._constant(args[at]))
         elif target == aten.clamp.default:
-            self._replace_clamp(*args, **self.node.kwargs)
+            given: dict[str, Any] = dict(self.node.kwargs)
+            bounds: list[Any] = [*args[1:], None, None]
+            self._replace_clamp(args[0], given.get("min", bounds[0]), given.get("max", bounds[1]))
         elif target in (aten.full.default, aten.full_like.default) and isinstance(args[1], float):
             self.node.update_arg(1, 1.0)
             with self.module.graph.inserting_after(self.node):
@@ -99,9 +101,8 @@ class _Lifter:
     def _number(self, at: int, value: Any) -> None:
         self.node.update_arg(at, self._constant(value))
 
-    def _replace_clamp(self, x: fx.Node, low: Any = None, high: Any = None, **named: Any) -> None:
+    def _replace_clamp(self, x: Any, low: Any, high: Any) -> None:
         """clamp(x, low, high) by a maximum and a minimum."""
-        low, high = named.get("min", low), named.get("max", high)
         for end, op in ((low, aten.maximum.default), (high, aten.minimum.default)):
             if end is not None:
                 bound = self._constant(float(end))

@@ -60,8 +60,8 @@ class Nodes:
 def add_quantiles(onnx: Any, model: Any, levels: list[float], single: bool, name: str = "quantiles") -> None:
     """Replace the last three outputs of a model, the components of a mixture, by its quantiles.
 
-    Components are [k, outputs, n] and weights [k, outputs or 1, 1]; the quantiles [n, levels] of one output or
-    [n, outputs, levels].
+    Components are [k, outputs, n] and weights [k, outputs or 1, 1]; the quantiles [n, levels] of one output,
+    or [n, outputs, levels].
     """
     helper, graph = onnx.helper, model.graph
     mean, std, weights = (output.name for output in graph.output[-3:])

@@ -1,8 +1,8 @@
 """The error function and its relatives by exp, log and a polynomial: onnxruntime has none in float64.
 
 For x ≥ 0, erfc(x) = e^{−x²} P(t) with t = (x − K)/(x + K) in [−1, 1] and P the Chebyshev interpolant of
-e^{x²}erfc(x), which is smooth on all of the half line. Its relative error is below 1e-14, so that logarithms of
-small probabilities keep their digits.
+e^{x²}erfc(x), which is smooth on all of the half line. Its relative error is below 2e-14, so that logarithms
+of small probabilities keep their digits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A cross-fitted mean as operations on tensors: trees descend by gathers, `depth` of them for all trees at once.
+"""A cross-fitted mean as operations on tensors: rows descend all trees at once, `depth` gathers in all.
 
 Trees of all folds stand in one forest, whose sums are told apart by the product with an indicator matrix.
 """
@@ -23,6 +23,11 @@ NODES = ("feature", "threshold", "missing_left", "left", "right")
 
 class TreeSums(nn.Module):
     """The sums of several forests, side by side: rows [n, d] ↦ [n, forests · outputs]."""
+
+    root: Tensor
+    value: Tensor
+    of_column: Tensor
+    baseline: Tensor
 
     def __init__(self, forests: Sequence[Forest]) -> None:
         super().__init__()
@@ -50,6 +55,8 @@ class TreeSums(nn.Module):
 
 class LogAverages(nn.Module):
     """`LogAverage` of a forest of classifiers: rows [n, d] ↦ [n, outputs]."""
+
+    value: Tensor
 
     def __init__(self, forest: LogAverage) -> None:
         super().__init__()
@@ -87,6 +94,8 @@ class AffineMaps(nn.Module):
 class CrossFitGraph(nn.Module):
     """`CrossFit.at`: rows [n, d] ↦ t̄ and s², each [n, columns] in the units of the models."""
 
+    share: Tensor
+
     def __init__(self, fit: CrossFit) -> None:
         super().__init__()
         forms = [[_form(model) for model in fold] for fold in fit.models]
@@ -119,8 +128,8 @@ def _form(model: Any) -> Forest | Affine:
     form = as_arrays(model)
     if form is None:
         raise ValueError(
-            f"the prior mean of this model is learned by {type(model).__name__}, which has no form as arrays: "
-            "export a model whose mean is learned by trees (mean='trees') or has a formula"
+            f"the prior mean of this model is learned by {type(model).__name__}, which has no form as "
+            "arrays; trees (mean='trees') have one"
         )
     return form
 

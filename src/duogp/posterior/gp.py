@@ -193,7 +193,7 @@ class GP(Fitted):
             start += len(piece)
 
     def _marginals_at(self, x: Tensor, *, in_parts: bool = True) -> Marginals | TotalMarginals:
-        """What the likelihood sees at inputs [n, d] in scaled units: [1, latents, n]; operations on tensors alone."""
+        """What the likelihood sees at inputs [n, d] in scaled units, [1, latents, n]: tensors alone."""
         rows = x[None, None]  # [1, 1, n, d]
         prior = self.posterior.prior.diag(rows)
         f: Marginals | TotalMarginals

@@ -1,4 +1,4 @@
-"""A fitted model as an HTTP service: JSON or Arrow in and out, requests that arrive together predicted together."""
+"""A fitted model as an HTTP service: JSON or Arrow in and out, waiting requests predicted together."""
 
 from duogp.serving.app import build_app
 from duogp.serving.limits import Limits

@@ -1,7 +1,7 @@
 """Requests that wait while the model is busy are predicted together when it is free.
 
-There is no time to wait for: a request that finds the model free is predicted at once. One thread predicts, so
-that requests do not compete for the cores.
+No request waits for others to come: one that finds the model free is predicted at once. One thread predicts,
+so that requests do not compete for the cores.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Batcher:
 
     def _next_batch(self) -> list[tuple[EncodedRows, asyncio.Future[Columns]]]:
         """The requests that have waited longest, up to `Limits.batch` rows, and at least one."""
-        batch, count = [], 0
+        batch: list[tuple[EncodedRows, asyncio.Future[Columns]]] = []
+        count = 0
         while self._queue and (not batch or count + len(self._queue[0][0]) <= self.limits.batch):
             rows, answer = self._queue.popleft()
             if not answer.cancelled():  # the client has gone

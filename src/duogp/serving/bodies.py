@@ -6,8 +6,8 @@ JSON is one of
     {"rows": [[1.5, "x"], ...]}                  a row is a list in the order of the columns of the fit
     {"columns": {"a": [1.5, ...], "b": ["x", ...]}}
 
-with ``"quantiles": [0.05, 0.95]`` beside it, where they are wanted; of an Arrow body they stand in the address
-(`?quantiles=0.05,0.95`).
+with ``"quantiles": [0.05, 0.95]`` beside it where they are wanted; with an Arrow body they stand in the
+address (`?quantiles=0.05,0.95`).
 """
 
 from __future__ import annotations

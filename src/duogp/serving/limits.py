@@ -17,8 +17,8 @@ class RequestError(Exception):
 class Limits:
     """What one request may be, and how much may wait.
 
-    ``rows`` and ``bytes`` of one request; ``waiting``: rows of all requests that are not yet answered; ``batch``:
-    rows that are predicted together; ``seconds``: within which the body of a request must arrive.
+    ``rows`` and ``bytes`` of one request; ``waiting``: rows of all requests that are not yet answered;
+    ``batch``: rows that are predicted together; ``seconds``: within which the body of a request must arrive.
     """
 
     rows: int = 10_000

@@ -144,8 +144,8 @@ class ServedModel:
             return {}
         return {
             "unknown": rows.unknown,
-            "meaning": f"values of {listed(rows.unknown)} that no training row had: averaged over known ones, with "
-            "wider intervals",
+            "meaning": f"values of {listed(rows.unknown)} that no training row had: predictions are averages "
+            "over known values, with wider intervals",
         }
 
 

@@ -1,8 +1,8 @@
 """The process that serves: loopback unless another address is given, and an end that loses nothing.
 
-On SIGTERM or an interrupt /health begins to say "stopping" and answers ask clients to close their connections;
-after ``drain`` seconds no more connections are taken; what was received is answered; then the process ends with
-status 0. A second signal ends it at once.
+On SIGTERM or an interrupt /health begins to say "stopping", and answers ask clients to close their
+connections; after ``drain`` seconds no more connections are taken; what was received is answered; then the
+process ends with status 0. A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def serve(
 
 
 def _server_class(uvicorn: Any) -> Any:
-    class Server(uvicorn.Server):  # type: ignore[misc]
+    class Server(uvicorn.Server):
         def __init__(self, config: Any, service: Any, drain: float, announce: Any) -> None:
             super().__init__(config)
             self.service, self.drain, self.announce = service, drain, announce

@@ -144,10 +144,10 @@ def predictive_of(
 
 
 def gaussian_components(density: Any, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Means and standard deviations [k, outputs, n] and weights [k, outputs or 1, 1] of the mixture that y is.
+    """The mixture that y is: means and standard deviations [k, outputs, n], weights [k, outputs or 1, 1].
 
-    For f ~ N(mean, variance), [1, latents, n] or [samples, 1, latents, n]; None where y is no finite mixture of
-    Gaussians.
+    For f ~ N(mean, variance), [1, latents, n] or [samples, 1, latents, n]; None where y is no finite mixture
+    of Gaussians.
     """
     if isinstance(density, MixtureDensity):
         density = density.of
