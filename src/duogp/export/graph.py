@@ -43,9 +43,6 @@ class Components(NamedTuple):
     weights: Tensor
     logs: LogScale | None = None
 
-    def of_logs(self, scale: LogScale) -> Components:
-        return self._replace(logs=scale)
-
 
 class Told(NamedTuple):
     """Parts of a prediction, each [outputs, n], and the mixture that y is, where it is one."""
@@ -100,10 +97,8 @@ class GPGraph(nn.Module):
             parts = [*parts, torch.zeros_like(parts[-1])]
         components = self._components(density, f)
         if isinstance(gp, LogTargetGP):
-            return Told(
-                _of_target(gp.units, parts),
-                None if components is None else components.of_logs(gp.units.scale),
-            )
+            parts = _of_target(gp.units, parts)
+            components = None if components is None else components._replace(logs=gp.units.scale)
         return Told(parts, components)
 
     def _disagreement(self, spread: Tensor) -> Tensor:
