@@ -55,7 +55,7 @@ def test_a_region_grows_with_success(tolerance):
 
 
 def test_a_region_that_improves_with_most_batches_keeps_its_size():
-    """Three successes of four batches are the rule in a region of the right size, no reason to leave it."""
+    """Three successes in a row happen in a region of the right size: no reason to double it."""
     turbo = make_strategy("svgp", 20, batch_size=4, initial=40)
     asked = make_strategy("svgp", 20, batch_size=4, initial=40, successes=PAPER_SUCCESSES)
     assert isinstance(turbo, Turbo) and isinstance(asked, Turbo)
