@@ -156,8 +156,8 @@ def test_the_stack_of_auto(classes, tmp_path):
 
 
 def test_members_and_a_law_on_the_log_scale(tmp_path):
-    rows = np.random.default_rng(1).uniform(-1, 1, (70, 3))
-    noise = 0.2 * np.random.default_rng(2).normal(size=70)
+    rows = np.random.default_rng(1).uniform(-1, 1, (110, 3))
+    noise = 0.5 * np.random.default_rng(2).normal(size=110)
     gp = duogp.fit(rows, 100 * np.exp(2 * rows[:, 0] + rows[:, 1] + noise), "auto", time_budget=600)
     assert gp.law[0].logs is not None
     check(gp, tmp_path, rows[:20] * 1.3)

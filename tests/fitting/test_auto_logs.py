@@ -14,6 +14,7 @@ from duogp.fitting.dataset import Dataset
 from duogp.fitting.race_logs import log_scale_of
 from duogp.methods.settings import Settings
 from duogp.posterior.log_target import LogTargetGP
+from duogp.sklearn.quantiles import predictive_quantiles
 
 LONG = {"time_budget": 600.0, "device": "cpu"}
 
@@ -97,6 +98,9 @@ def test_a_member_alone_is_a_model_of_the_target(fitted, tmp_path):
     variances = np.diagonal(covariance, axis1=1, axis2=2)[0]  # parts of a prediction are in proportion
     np.testing.assert_allclose(variances, prediction.function_variance, rtol=0.3)
     assert np.linalg.eigvalsh(covariance).min() > -1e-6 * covariance.max()
+    found = np.quantile(draws, [0.1, 0.9], axis=0)
+    expected = predictive_quantiles(member, X[:4], np.array([0.1, 0.9]))[..., 0]
+    np.testing.assert_allclose(found, expected, rtol=0.03)
     assert member.sample_paths(3, seed=0)(X[:4]).min() > -y.min()
     member.save(tmp_path / "member")
     np.testing.assert_allclose(

@@ -75,11 +75,15 @@ class LogTargetGP(GP):
 
     def predict(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> Prediction:
         """As `GP.predict`; the parts share the variance of y as they share that of log y."""
-        log = cast(Prediction, super().predict(X, noise=noise, in_parts=in_parts))
+        log = self.predict_logs(X, noise=noise, in_parts=in_parts)
         mean, variance = self.units.moments(log.mean, log.variance)
         ratio = variance / np.maximum(log.variance, np.finfo(np.float64).tiny)
         parts = (log.residual, log.explained, log.noise, log.disagreement)
         return Prediction(mean, *(part * ratio for part in parts))
+
+    def predict_logs(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> Prediction:
+        """What the GP says of log(y + s)."""
+        return cast(Prediction, super().predict(X, noise=noise, in_parts=in_parts))
 
     def predict_mean(self, X: Any) -> Array:
         """E[y | x]: it takes the variance to know."""
@@ -92,7 +96,7 @@ class LogTargetGP(GP):
 
     def covariance(self, X: Any) -> Array:
         """Of exp f at all rows, [1, n, n]: (E y + s)(E y' + s)(exp cov(f, f') − 1)."""
-        log = cast(Prediction, super().predict(X))
+        log = self.predict_logs(X)
         mean = self.units.moments(log.mean, log.function_variance)[0] + self.units.scale.shift
         most = (MOST_STD * self.units.spread) ** 2
         return np.asarray(mean[:, None] * mean * np.expm1(np.minimum(super().covariance(X), most)))

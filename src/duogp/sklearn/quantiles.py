@@ -20,6 +20,7 @@ from duogp.likelihoods.heteroscedastic import HeteroscedasticDensity
 from duogp.models.sample_mixture import MixtureDensity
 from duogp.posterior.gp import GP
 from duogp.posterior.laws import MixturePrediction
+from duogp.posterior.log_target import LogTargetGP
 from duogp.posterior.stack import Stack
 from duogp.sklearn.predictive import Beta, Draws, Gamma, Mixture, Poisson, Predictive
 
@@ -50,6 +51,10 @@ def predictive_quantiles(gp: GP | Stack | NeuralPredictor, X: Any, levels: Array
     """[levels, n, outputs] in the user's units."""
     if isinstance(gp, Stack):
         return _stack_quantiles(gp, X, levels, noise)
+    if isinstance(gp, LogTargetGP):
+        logs = gp.predict_logs(X, noise=noise)
+        mean, std = (np.reshape(v, (1, len(v), -1)) for v in (logs.mean, logs.std))
+        return gp.units.scale.back(mean + std * ndtri(levels)[:, None, None])
     if isinstance(gp, NeuralPredictor):
         pieces: Iterator[Predictive] = _network_pieces(gp, X)
     elif type(gp) is GP and isinstance(gp.model.likelihood, GaussianLikelihood):
