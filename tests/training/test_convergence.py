@@ -43,6 +43,20 @@ def test_lbfgs_finds_the_floor_of_a_curved_valley():
     torch.testing.assert_close(minimised(start, 120), torch.ones_like(start), atol=1e-5, rtol=0)
 
 
+def test_a_step_that_still_leads_steeply_down_is_made_longer():
+    """Down a slope without end: a step is doubled along its direction before another direction is taken."""
+    p = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True)
+    optimiser = LBFGS([p], 1)
+    lengths = []
+    for _ in range(6):
+        optimiser.place()
+        p.grad = None
+        (-p.sum(-1)).sum().backward()
+        optimiser.advance(-p.detach().sum(-1), torch.tensor([False]))
+        lengths.append(float(optimiser.length))
+    assert lengths[1:] == [lengths[0] * 2.0**k for k in range(1, 6)]
+
+
 def test_replicates_do_not_see_each_other():
     starts = torch.tensor([[-1.2, 1.0], [0.5, -0.5], [3.0, 3.0]], dtype=torch.float64)
     together = minimised(starts, 25)
