@@ -57,6 +57,17 @@ def test_a_step_that_still_leads_steeply_down_is_made_longer():
     assert lengths[1:] == [lengths[0] * 2.0**k for k in range(1, 6)]
 
 
+def test_a_direction_that_leads_up_gives_way_to_the_gradient():
+    p = torch.tensor([[0.5, -0.2]], dtype=torch.float64, requires_grad=True)
+    optimiser = LBFGS([p], 1)
+    optimiser.place()
+    p.square().sum().backward()
+    optimiser._direction = lambda: optimiser.gradient.clone()  # what a memory full of rounding may say
+    optimiser.advance(p.detach().square().sum(-1), torch.tensor([False]))
+    torch.testing.assert_close(optimiser.direction, -2 * p.detach(), rtol=1e-12, atol=0)
+    assert float(optimiser.slope) < 0
+
+
 def test_replicates_do_not_see_each_other():
     starts = torch.tensor([[-1.2, 1.0], [0.5, -0.5], [3.0, 3.0]], dtype=torch.float64)
     together = minimised(starts, 25)
@@ -136,6 +147,8 @@ def test_a_replicate_that_still_gains_keeps_the_rate():
     assert plateau.cuts == 0
     plateau.update([1.0, -20.0], 0.9)  # no time is left
     assert plateau.cuts == 1 and plateau.hurried
+    plateau.update([1.0, -40.0], 0.9)
+    assert plateau.cuts == 2  # the second cut is due by then as well
 
 
 # -- fits ------------------------------------------------------------------------------------------------
