@@ -68,6 +68,22 @@ def test_a_direction_that_leads_up_gives_way_to_the_gradient():
     assert float(optimiser.slope) < 0
 
 
+def test_a_memory_is_kept_until_others_move_the_parameters():
+    p = torch.tensor([[-1.2, 1.0]], dtype=torch.float64, requires_grad=True)
+    optimiser = LBFGS([p], 1)
+    for _ in range(10):
+        optimiser.place()
+        p.grad = None
+        rosenbrock(p).sum().backward()
+        optimiser.advance(rosenbrock(p).detach(), torch.tensor([False]))
+    optimiser.refresh()
+    assert bool(optimiser.known.any())
+    with torch.no_grad():
+        p += 0.1
+    optimiser.refresh()
+    assert not bool(optimiser.known.any()) and torch.equal(optimiser.x, p.detach())
+
+
 def test_replicates_do_not_see_each_other():
     starts = torch.tensor([[-1.2, 1.0], [0.5, -0.5], [3.0, 3.0]], dtype=torch.float64)
     together = minimised(starts, 25)
