@@ -100,7 +100,7 @@ def make_sample_start(method: Method, training: TrainingPlan, n: int) -> Trainin
         return None
     tolerance = max(SAMPLE_TOLERANCE, training.tolerance)
     if n >= LARGE_TABLE:  # a row of the sample gains as much; the loss is that of all n rows
-        tolerance = (training.tolerance or Settings.tolerance) * sample_start_rows(n) / n
+        tolerance *= sample_start_rows(n) / n
     return replace(training, tolerance=tolerance, patience=None, restore_best=False)
 
 
