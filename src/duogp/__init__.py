@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from duogp import bases, kernels, likelihoods, metrics, objectives
     from duogp.api import fit, fit_replicates, plan
+    from duogp.export import export_model
     from duogp.io import load, save
     from duogp.methods import METHODS, Method
     from duogp.methods.settings import Settings
@@ -48,6 +49,7 @@ __all__ = [
     "SufficientStatistics",
     "__version__",
     "bases",
+    "export_model",
     "fit",
     "fit_replicates",
     "kernels",
@@ -65,6 +67,7 @@ __all__ = [
 #: Public names by the module that has them.
 _NAMES = {
     "api": ("fit", "fit_replicates", "plan"),
+    "export": ("export_model",),
     "io": ("load", "save"),
     "methods": ("METHODS", "Method"),
     "methods.settings": ("Settings",),
@@ -80,7 +83,7 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _PACKAGES = (
     *("numerics", "kernels", "likelihoods", "variational", "means", "bases", "objectives", "fused"),
     *("inference", "models", "training", "methods", "fitting", "posterior", "online", "metrics", "data"),
-    *("sklearn", "tables", "io", "baselines", "bo", "plots", "bench"),
+    *("sklearn", "tables", "io", "baselines", "bo", "plots", "bench", "export", "serving"),
 )
 
 

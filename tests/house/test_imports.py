@@ -11,6 +11,7 @@ import pytest
 OPTIONAL = (
     *("typer", "rich", "pyarrow", "matplotlib", "safetensors", "pandas", "gpytorch", "linear_operator"),
     *("botorch", "optuna", "gymnasium", "rdkit", "selfies", "duogp_tasks"),
+    *("onnx", "onnxscript", "onnxruntime", "starlette", "uvicorn"),
 )
 
 # The finder of installed packages and of their entry points without some, as after `pip uninstall`.

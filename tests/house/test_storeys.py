@@ -33,6 +33,7 @@ STOREYS = [
     ["tables", "plots"],
     ["sklearn", "bench"],
     ["io"],
+    ["export", "serving"],
     ["bo"],
     ["cli"],
     ["demo", "__main__"],

@@ -4,9 +4,9 @@ A batch succeeds when its best value exceeds the best so far by more than 1e-3 |
 double the length (to at most 1.6), as many failures in a row as the tolerance halve it; below 0.5⁷ the region
 has converged, and starts again elsewhere without its evaluations.
 
-The paper doubles after three successes. Where several points of a batch are tried at once, three in a row are
-the rule while a region of the right size still improves: it is doubled again and again, to a box as wide as
-the cube, and every doubling takes another failure tolerance to undo.
+The paper doubles after three successes. Three batches in a row improve now and then in a region that has the
+right size, the first ones above all; it is doubled, to a box as wide as the cube, and every doubling takes
+another failure tolerance to undo: of 40 batches of four points in 20 dimensions, five each time.
 
 One region counts failures in batches, with a tolerance of ⌈max(4, d) / q⌉. Of several regions each gets a
 varying share of a batch, so that their failures are counted in evaluations, with a tolerance of max(5, d).

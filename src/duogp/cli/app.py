@@ -32,11 +32,13 @@ def build() -> "typer.Typer":
     from duogp.cli.errors import CommandGroup, add_command
     from duogp.cli.evaluate import evaluate
     from duogp.cli.explain import explain
+    from duogp.cli.export import export
     from duogp.cli.fit import fit
     from duogp.cli.info import info
     from duogp.cli.methods import methods
     from duogp.cli.plot import plot
     from duogp.cli.predict import predict
+    from duogp.cli.serve import serve
 
     app = typer.Typer(
         cls=CommandGroup,
@@ -62,7 +64,7 @@ def build() -> "typer.Typer":
     ) -> None:
         """Gaussian processes whose mean and covariance learn separately."""
 
-    for function in (fit, predict, evaluate, explain, plot, info, methods, bo):
+    for function in (fit, predict, evaluate, explain, plot, info, methods, export, serve, bo):
         add_command(app, function)
     add_bench(app)
     return app

@@ -50,6 +50,8 @@ START_ROWS = 10_000
 #: single one are evaluated once a step and not twice: more than a quarter of the time.
 CUDA_BYTES, CPU_BYTES = 16 * 2**30, 2**30
 CPU_CHUNK_ROWS = 2048
+#: Nats a row that further steps must gain for float32 products to be enough: they err by 1e-6 to 1e-5.
+QUICK_TOLERANCE = 1e-3
 #: Numbers kept for every row and inducing point by one kernel's features and their gradients (measured).
 FLOATS_PER_FEATURE = 20
 
@@ -136,7 +138,8 @@ class Builder:
             return Evidence(model, self.table, rows)
         if with_validation and self.held_out is not None:
             rows = torch.cat([rows, self.held_out], 1)
-        return ClosedForm(model, self.table, rows, self._chunk_rows(model, rows.shape[1]))
+        chunk, quick = self._chunk_rows(model, rows.shape[1]), self.settings.tolerance >= QUICK_TOLERANCE
+        return ClosedForm(model, self.table, rows, chunk, quick=quick)
 
     def sample(self, size: int) -> Tensor:
         """So many training rows of every replicate [R, size], the same each time."""

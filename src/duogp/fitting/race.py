@@ -62,11 +62,18 @@ class Clock:
     seconds: float
     begun: float = field(default_factory=time.perf_counter)
     reserved: float = 0.0
+    for_means: float = 0.0  # of the reserved ones
 
     @property
     def left(self) -> float:
         """For training."""
         return self.begun + self.seconds - self.reserved - time.perf_counter()
+
+    def reserve_for_means(self, seconds: float) -> None:
+        """Keep so much for growing learned means again; of several scales one will do it."""
+        more = max(0.0, seconds - self.for_means)
+        self.for_means += more
+        self.reserved += more
 
     def until(self, share: float) -> float:
         """The value of `time.perf_counter` at which so much of the time for training is over."""
@@ -165,7 +172,7 @@ class Race(ABC):
             self.notes.append(f"{name}: they stopped growing: the time was up")
         elif self._regrows(plan) and seconds < self.regrow_share * self.clock.seconds:
             self.regrown[name] = seconds
-            self.clock.reserved += seconds
+            self.clock.reserve_for_means(sum(self.regrown.values()))
 
     def _regrows(self, plan: Plan) -> bool:
         """Whether there are rows that its learned mean has not seen and may see in the end."""

@@ -70,6 +70,9 @@ class ClosedRace(Race):
             ((race, race._best(own)) for race, own in closed), key=lambda pair: pair[0]._place(pair[1])
         )
         self.excess = leader._excess(best)
+        for race in scales:
+            if race is not leader:
+                race.regrown.clear()
         found = []
         for race, own in closed:
             own = own + race._more(own) if race is leader else own

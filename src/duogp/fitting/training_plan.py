@@ -25,9 +25,10 @@ PLATEAU_RATE, DEEP_RATE, PROTOCOL_RATE = 0.03, 0.1, 0.01
 NATURAL_RATE = {True: 0.1, False: 0.02}
 #: Rows of a warm start, and its steps by Adam, at most.
 WARM_ROWS, WARM_ADAM_STEPS = 5000, 100
-#: Rows of the sample that L-BFGS starts on, where there are twice as many, and what they must gain there, in
-#: nats for each row of the table.
-SAMPLE_ROWS, SAMPLE_TOLERANCE = 2000, 0.01
+#: Rows of the sample that L-BFGS starts on, half of all: at least and at most so many, and what they must
+#: gain there, in nats for each row of the table. 300 points follow 2,000 rows too closely: on 10,000 rows of
+#: kin40k training ends after 42 s of CPU time with a sample of 5,000, and after 56 s with one of 2,000.
+SAMPLE_ROWS, MOST_SAMPLE_ROWS, SAMPLE_TOLERANCE = 2000, 5000, 0.01
 #: A table of so many rows starts on a larger sample, to the end; then few steps on all rows are enough.
 LARGE_TABLE, LARGE_SAMPLE_ROWS = 200_000, 20_000
 #: Steps on all rows before the loss may be called at rest, and between looks at it, after that start: L-BFGS
@@ -106,7 +107,9 @@ def make_sample_start(method: Method, training: TrainingPlan, n: int) -> Trainin
 
 def sample_start_rows(n: int) -> int:
     """Rows of the sample that training of n rows starts on."""
-    return LARGE_SAMPLE_ROWS if n >= LARGE_TABLE else SAMPLE_ROWS
+    if n >= LARGE_TABLE:
+        return LARGE_SAMPLE_ROWS
+    return max(SAMPLE_ROWS, min(n // 2, MOST_SAMPLE_ROWS))
 
 
 def after_sample_start(training: TrainingPlan, n: int) -> TrainingPlan:

@@ -131,8 +131,11 @@ def samples(draws: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 def by_rows(function: Callable[..., Tensor], per_row: int, *tensors: Tensor) -> Tensor:
     """The function of tensors [..., n], in slabs of rows where ``per_row`` numbers each exceed `SLAB`.
 
-    Without gradients this bounds memory. Slabs are whole patterns, so that rows keep their draws.
+    Without gradients this bounds memory. Slabs are whole patterns, so that rows keep their draws. An exported
+    graph has any number of rows, hence no slabs.
     """
+    if torch.compiler.is_exporting():
+        return function(*tensors)
     rows = max(1, SLAB // max(1, per_row * tensors[0].shape[0]) // PATTERN) * PATTERN
     if tensors[0].shape[-1] <= rows:
         return function(*tensors)

@@ -50,9 +50,14 @@ class MixtureDensity:
         return log_mean_exp(self.of.log_predictive(y, mean, variance))
 
     def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
-        # One sample after the other: nested quadrature may hold a thousand numbers for every row.
-        each = [self.of.predictive_moments(*parts) for parts in zip(mean, residual, explained, strict=True)]
-        y = Moments(*(torch.stack(parts) for parts in zip(*each, strict=True)))
+        if torch.compiler.is_exporting():  # all at once: a graph would repeat the operations for every sample
+            y = self.of.predictive_moments(mean, residual, explained)
+        else:
+            # One sample after the other: nested quadrature may hold a thousand numbers for every row.
+            each = [
+                self.of.predictive_moments(*parts) for parts in zip(mean, residual, explained, strict=True)
+            ]
+            y = Moments(*(torch.stack(parts) for parts in zip(*each, strict=True)))
         total = mixture_moments(Marginals(y.mean, y.residual, y.explained))
         return Moments(*total, y.noise.mean(0))
 

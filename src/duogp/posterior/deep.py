@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from duogp.bases import FrozenPosterior, Marginals
 from duogp.bases.marginals import TotalMarginals
-from duogp.data.arriving import Arriving
 from duogp.likelihoods import Density
 from duogp.models.deep import DeepModel
 from duogp.models.layers import FrozenLayer
@@ -97,13 +96,10 @@ class DeepGP(GP):
             return super().predict_mean(X)  # which refuses
         return cast(Prediction, self.predict(X)).mean  # the samples of the hidden layers need their variances
 
-    def _marginals(self, x: Arriving | Tensor, *, in_parts: bool = True) -> Iterator[tuple[int, Marginals]]:
+    def _marginals_at(self, x: Tensor, *, in_parts: bool = True) -> Marginals:
         """Given each sample of the hidden layers: [S, 1, outputs, n]; always in parts."""
-        start = 0
-        for piece in x.split(self._chunk_rows()):
-            *_, f = self.model.propagate(piece[None], self._frozen)
-            yield start, self._with_disagreement(Marginals(*torch.broadcast_tensors(*f)), x, start)
-            start += len(piece)
+        *_, f = self.model.propagate(x[None], self._frozen)
+        return Marginals(*torch.broadcast_tensors(*f))
 
     def _density(self, row_noise: Tensor | None, start: int, rows: int) -> Density:
         return cast(Density, MixtureDensity(super()._density(row_noise, start, rows)))

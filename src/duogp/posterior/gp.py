@@ -138,15 +138,9 @@ class GP(Fitted):
         row_noise = self._row_noise(noise, len(x))
         leaving: list[Leaving] = []
         for start, f in self._marginals(x, in_parts=in_parts):
-            density = self._density(row_noise, start, f.mean.shape[-1])
-            if self.classes is None:
-                mean, *variances = density.predictive_moments(*_reported(f))
-                pieces = [self._mean_to_user(mean[0]), *(self._variance_to_user(v[0]) for v in variances)]
-            else:
-                probabilities = density.class_probabilities(f.mean, f.variance)[0]
-                pieces = [probabilities, *(part[0] for part in _reported(self._shown(f)))]
-            if x.beside is not None:
-                pieces = self._apart(pieces, f, x.beside[start : start + f.mean.shape[-1]])
+            rows = f.mean.shape[-1]
+            own = None if x.beside is None else self._disagreement(x.beside[start : start + rows])
+            pieces = self._reports(f, self._density(row_noise, start, rows), own)
             leaving = leaving or [Leaving(len(x)) for _ in pieces]
             for each, piece in zip(leaving, pieces, strict=True):
                 each.add(piece)
@@ -194,18 +188,39 @@ class GP(Fitted):
         """What the likelihood sees at the rows, piece by piece, with where the piece begins."""
         start = 0
         for piece in x.split(self._chunk_rows()):
-            rows = piece[None, None]  # [1, 1, n, d]
-            prior = self.posterior.prior.diag(rows)
-            f: Marginals | TotalMarginals
-            if in_parts:
-                parts = self.posterior.marginals(rows)
-                f = parts._replace(residual=clamp_variance(parts.residual, prior))
-            else:
-                mean, variance = self.posterior.total_marginals(rows)
-                f = TotalMarginals(mean, clamp_variance(variance, prior))
-            f = self.model.complete(f, rows)
-            yield start, self._with_disagreement(type(f)(*torch.broadcast_tensors(*f)), x, start)
+            f = self._marginals_at(piece, in_parts=in_parts)
+            yield start, self._with_disagreement(f, x, start)
             start += len(piece)
+
+    def _marginals_at(self, x: Tensor, *, in_parts: bool = True) -> Marginals | TotalMarginals:
+        """What the likelihood sees at inputs [n, d] in scaled units, [1, latents, n]: tensors alone."""
+        rows = x[None, None]  # [1, 1, n, d]
+        prior = self.posterior.prior.diag(rows)
+        f: Marginals | TotalMarginals
+        if in_parts:
+            parts = self.posterior.marginals(rows)
+            f = parts._replace(residual=clamp_variance(parts.residual, prior))
+        else:
+            mean, variance = self.posterior.total_marginals(rows)
+            f = TotalMarginals(mean, clamp_variance(variance, prior))
+        f = self.model.complete(f, rows)
+        return type(f)(*torch.broadcast_tensors(*f))
+
+    def _reports(
+        self, f: Marginals | TotalMarginals, density: Density, disagreement: Tensor | None
+    ) -> list[Tensor]:
+        """What is told of the rows of f, each [outputs, n], in the order of the fields of a prediction.
+
+        Mean and variances in the units of the targets, or probabilities of classes and moments of the latent
+        functions; ``disagreement``: the variance between the folds of a learned mean, already part of f.
+        """
+        if self.classes is None:
+            mean, *variances = density.predictive_moments(*_reported(f))
+            pieces = [self._mean_to_user(mean[0]), *(self._variance_to_user(v[0]) for v in variances)]
+        else:
+            probabilities = density.class_probabilities(f.mean, f.variance)[0]
+            pieces = [probabilities, *(part[0] for part in _reported(self._shown(f)))]
+        return pieces if disagreement is None else self._apart(pieces, f, disagreement)
 
     def _with_disagreement(self, f: F, x: Arriving | Tensor, start: int) -> F:
         """Marginals with the variance between the folds of a learned mean, which counts as explained."""
@@ -218,10 +233,9 @@ class GP(Fitted):
         assert self.learned is not None
         return self.learned.disagreement(spread, self._slope, self._learned_scale)
 
-    def _apart(self, pieces: list[Tensor], f: Marginals | TotalMarginals, spread: NDArray) -> list[Tensor]:
+    def _apart(self, pieces: list[Tensor], f: Marginals | TotalMarginals, part: Tensor) -> list[Tensor]:
         """Pieces of a prediction with the disagreement of the folds as a last one, taken off explained."""
         share = self._shown(f)[-1]
-        part = self._disagreement(spread)
         part = part.expand(part.shape[0], share.shape[-2], -1) if part.shape[-2] == 1 else part
         ratio = (part / share.clamp_min(torch.finfo(share.dtype).tiny))[0].clamp(0, 1)
         explained = pieces[3 if self.classes is not None else 2]

@@ -122,26 +122,15 @@ def predictive_of(
     density: Any, mean: Tensor, variance: Tensor, target: str, generator: torch.Generator
 ) -> Predictive:
     """The distribution of y for f ~ N(mean, variance), [1, latents, n] or [samples, 1, latents, n]."""
+    parts = gaussian_components(density, mean, variance)
+    if parts is not None:
+        return Mixture(*map(_array, parts))
     if isinstance(density, MixtureDensity):
         density = density.of
     latents, n = mean.shape[-2:]
     mean, variance = (t.reshape(-1, latents, n) for t in (mean, variance))
-    samples = len(mean)
-    if isinstance(density, GaussianDensity):
-        std = (variance + density.noise[-1]).sqrt()
-        return Mixture(_array(mean), _array(std), np.full((samples, 1, 1), 1 / samples))
     own: Any = getattr(density, "likelihood", None)
     known = getattr(own, "distribution", "")
-    if known == "student-t":
-        noise, log_weight = (t[:, 0] for t in own.mixture(3))  # [w, outputs, 1]
-        total = variance + noise.unsqueeze(1)  # [w, S, outputs, n]
-        return _mixture(mean.expand_as(total), total, log_weight.exp().unsqueeze(1) / samples)
-    if isinstance(density, HeteroscedasticDensity):
-        mu, v = density._pairs(mean, variance)
-        z, log_weights = density.rule.along(mu.g)
-        noise = density._noise_at(mu.g + standard_deviation(v.g) * z)
-        total = (v.f + noise).clamp_min(torch.finfo(noise.dtype).tiny)
-        return _mixture(mu.f.expand_as(total), total, log_weights.exp() / samples)
     latent = _array(mean), _array(standard_deviation(variance))
     if known == "poisson":
         return Poisson(*latent)
@@ -149,18 +138,46 @@ def predictive_of(
         return Gamma(*latent, _array(own.shape().unsqueeze(-1)[0]))
     if known == "beta":
         return Beta(*latent, _array(own.precision().unsqueeze(-1)[0]), own.link)
-    which = torch.arange(NUM_DRAWS) % samples
+    which = torch.arange(NUM_DRAWS) % len(mean)
     z = torch.randn(NUM_DRAWS, latents, n, generator=generator, dtype=torch.float64).to(mean)
     f = mean[which] + standard_deviation(variance)[which] * z
     return Draws(_array(density.sample(f.unsqueeze(1), generator)[:, 0]), discrete=target == "count")
 
 
-def _mixture(mean: Tensor, variance: Tensor, weight: Tensor) -> Mixture:
+def gaussian_components(density: Any, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The mixture that y is: means and standard deviations [k, outputs, n], weights [k, outputs or 1, 1].
+
+    For f ~ N(mean, variance), [1, latents, n] or [samples, 1, latents, n]; None where y is no finite mixture
+    of Gaussians.
+    """
+    if isinstance(density, MixtureDensity):
+        density = density.of
+    latents, n = mean.shape[-2:]
+    mean, variance = (t.reshape(-1, latents, n) for t in (mean, variance))
+    samples = len(mean)
+    if isinstance(density, GaussianDensity):
+        std = (variance + density.noise[-1]).sqrt()
+        return mean, std, torch.full((samples, 1, 1), 1 / samples, dtype=mean.dtype)
+    own: Any = getattr(density, "likelihood", None)
+    if getattr(own, "distribution", "") == "student-t":
+        noise, log_weight = (t[:, 0] for t in own.mixture(3))  # [w, outputs, 1]
+        total = variance + noise.unsqueeze(1)  # [w, S, outputs, n]
+        return _components(mean.expand_as(total), total, log_weight.exp().unsqueeze(1) / samples)
+    if isinstance(density, HeteroscedasticDensity):
+        mu, v = density._pairs(mean, variance)
+        z, log_weights = density.rule.along(mu.g)
+        noise = density._noise_at(mu.g + standard_deviation(v.g) * z)
+        total = (v.f + noise).clamp_min(torch.finfo(noise.dtype).tiny)
+        return _components(mu.f.expand_as(total), total, log_weights.exp() / samples)
+    return None
+
+
+def _components(mean: Tensor, variance: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Nodes and samples [nodes, samples, outputs, n] as one axis of components."""
     nodes, samples, outputs, n = variance.shape
     weights = weight.expand(nodes, samples, weight.shape[-2], 1).reshape(nodes * samples, -1, 1)
-    mean, std = (t.reshape(-1, outputs, n) for t in (mean, variance.sqrt()))
-    return Mixture(_array(mean), _array(std), _array(weights))
+    mean, std = (t.reshape(nodes * samples, outputs, n) for t in (mean, variance.sqrt()))
+    return mean, std, weights
 
 
 def _array(value: Tensor) -> Array:

@@ -91,12 +91,17 @@ def require_rows(n: int) -> None:
 
 def within_reach(X: NDArray, gp: Any) -> NDArray:
     """New rows, clipped to where distances between rows are finite."""
-    X = X.astype(np.float64)
-    used, scaler = gp.columns, gp.x_scaler
+    return np.clip(X.astype(np.float64), *reach_of(gp))
+
+
+def reach_of(gp: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Ends of the range of every column of X that a model tells rows apart in, each [d]."""
+    used, scaler = np.asarray(gp.columns, dtype=bool), gp.x_scaler
+    low, high = np.full(len(used), -np.inf), np.full(len(used), np.inf)
     with np.errstate(over="ignore"):
         reach = (FARTHEST if gp.settings.standardize else FARTHEST_UNSCALED) * scaler.scale
-        X[:, used] = np.clip(X[:, used], scaler.shift - reach, scaler.shift + reach)
-    return X
+        low[used], high[used] = scaler.shift - reach, scaler.shift + reach
+    return low, high
 
 
 def require_finite(gp: Any, rows: TrainingRows, most: int = 100) -> None:
