@@ -97,8 +97,12 @@ def test_several_outputs():
     X, y, _ = table()
     Y = np.stack([y, y**2], 1)
     gp = duogp.fit(X, Y, "sgpr", num_inducing=8, epochs=5, dtype="float64")
-    again = duogp.solve(gp, merged(gp, [(X[:20], Y[:20]), (X[20:], Y[20:])]))
+    sums = merged(gp, [(X[:20], Y[:20]), (X[20:], Y[20:])])
+    again = duogp.solve(gp, sums)
     np.testing.assert_allclose(again.predict(X).mean, gp.predict(X).mean, rtol=1e-9, atol=1e-9)
+    batch = user_batch(gp, (X, Y))
+    loss = CollapsedObjective(gp.model, [lambda: batch]).backward()
+    assert_close(bound(gp, sums), float(-loss * gp.model.num_data), **TOLERANCE)
 
 
 def test_statistics_are_plain_tensors_that_survive_a_pickle():

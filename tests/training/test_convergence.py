@@ -46,6 +46,47 @@ def test_lbfgs_finds_the_floor_of_a_curved_valley():
     torch.testing.assert_close(minimised(start, 120), torch.ones_like(start), atol=1e-5, rtol=0)
 
 
+def test_a_step_that_still_leads_steeply_down_is_made_longer():
+    """Down a slope without end: a step is doubled along its direction before another direction is taken."""
+    p = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True)
+    optimiser = LBFGS([p], 1)
+    lengths = []
+    for _ in range(6):
+        optimiser.place()
+        p.grad = None
+        (-p.sum(-1)).sum().backward()
+        optimiser.advance(-p.detach().sum(-1), torch.tensor([False]))
+        lengths.append(float(optimiser.length))
+    assert lengths[1:] == [lengths[0] * 2.0**k for k in range(1, 6)]
+
+
+def test_a_direction_that_leads_up_gives_way_to_the_gradient():
+    p = torch.tensor([[0.5, -0.2]], dtype=torch.float64, requires_grad=True)
+    optimiser = LBFGS([p], 1)
+    optimiser.place()
+    p.square().sum().backward()
+    optimiser._direction = lambda: optimiser.gradient.clone()  # what a memory full of rounding may say
+    optimiser.advance(p.detach().square().sum(-1), torch.tensor([False]))
+    torch.testing.assert_close(optimiser.direction, -2 * p.detach(), rtol=1e-12, atol=0)
+    assert float(optimiser.slope) < 0
+
+
+def test_a_memory_is_kept_until_others_move_the_parameters():
+    p = torch.tensor([[-1.2, 1.0]], dtype=torch.float64, requires_grad=True)
+    optimiser = LBFGS([p], 1)
+    for _ in range(10):
+        optimiser.place()
+        p.grad = None
+        rosenbrock(p).sum().backward()
+        optimiser.advance(rosenbrock(p).detach(), torch.tensor([False]))
+    optimiser.refresh()
+    assert bool(optimiser.known.any())
+    with torch.no_grad():
+        p += 0.1
+    optimiser.refresh()
+    assert not bool(optimiser.known.any()) and torch.equal(optimiser.x, p.detach())
+
+
 def test_replicates_do_not_see_each_other():
     starts = torch.tensor([[-1.2, 1.0], [0.5, -0.5], [3.0, 3.0]], dtype=torch.float64)
     together = minimised(starts, 25)
@@ -152,6 +193,8 @@ def test_a_replicate_that_still_gains_keeps_the_rate():
     assert plateau.cuts == 0
     plateau.update([1.0, -20.0], 0.9)  # no time is left
     assert plateau.cuts == 1 and plateau.hurried
+    plateau.update([1.0, -40.0], 0.9)
+    assert plateau.cuts == 2  # the second cut is due by then as well
 
 
 # -- fits ------------------------------------------------------------------------------------------------

@@ -25,9 +25,9 @@ PLATEAU_RATE, DEEP_RATE, PROTOCOL_RATE = 0.03, 0.1, 0.01
 NATURAL_RATE = {True: 0.1, False: 0.02}
 #: Rows of a warm start, and its steps by Adam, at most.
 WARM_ROWS, WARM_ADAM_STEPS = 5000, 100
-#: Rows of the sample that L-BFGS starts on, half of all: at least and at most so many, and what a row must
-#: gain there. 300 points follow 2,000 rows too closely: on 10,000 rows of kin40k training ends after 42 s of
-#: CPU time with a sample of 5,000, and after 56 s with one of 2,000.
+#: Rows of the sample that L-BFGS starts on, half of all: at least and at most so many, and what they must
+#: gain there, in nats for each row of the table. 300 points follow 2,000 rows too closely: on 10,000 rows of
+#: kin40k training ends after 42 s of CPU time with a sample of 5,000, and after 56 s with one of 2,000.
 SAMPLE_ROWS, MOST_SAMPLE_ROWS, SAMPLE_TOLERANCE = 2000, 5000, 0.01
 #: A table of so many rows starts on a larger sample, to the end; then few steps on all rows are enough.
 LARGE_TABLE, LARGE_SAMPLE_ROWS = 200_000, 20_000
@@ -99,9 +99,9 @@ def make_sample_start(method: Method, training: TrainingPlan, n: int) -> Trainin
     """L-BFGS on a sample of the rows first: its steps are as good, and cost a share of what all rows do."""
     if training.optimiser != "lbfgs" or n < 2 * SAMPLE_ROWS or method.recipe.points_are_rows:
         return None
-    tolerance = training.tolerance or Settings.tolerance
-    if n < LARGE_TABLE:
-        tolerance = max(SAMPLE_TOLERANCE, tolerance)
+    tolerance = max(SAMPLE_TOLERANCE, training.tolerance)
+    if n >= LARGE_TABLE:  # a row of the sample gains as much; the loss is that of all n rows
+        tolerance *= sample_start_rows(n) / n
     return replace(training, tolerance=tolerance, patience=None, restore_best=False)
 
 
