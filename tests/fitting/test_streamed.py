@@ -121,14 +121,14 @@ def test_what_is_not_streamed_is_refused(method, settings, message):
         ("svgp", {"solver": "stochastic"}, "stochastic"),
         ("dcsvgp", {}, "stochastic"),
         ("orthnat", {}, "natural"),
-        ("ppgpr-chol", {"warm_start": 50}, "stochastic"),
+        ("ppgpr-chol", {}, "stochastic"),
         ("svgp", {"likelihood": "student-t"}, "natural"),
     ],
 )
 def test_minibatches_of_a_source_are_as_good_as_those_of_a_table(method, settings, solver):
     X, y, _ = table()
     new, truth, _ = table(seed=1)
-    given = {"batch_size": 100, "learning_rate": 0.05, "epochs": 40, "warm_start": 50}
+    given = {"batch_size": 100, "learning_rate": 0.05, "epochs": 40, "warm_start": 100}
     if solver == "natural":
         given.pop("warm_start")
     given |= SMALL | settings
