@@ -85,7 +85,6 @@ def test_export_and_serving_name_the_extra_that_is_missing():
         X = np.linspace(-1, 1, 30)[:, None]
         gp = duogp.fit(X, X[:, 0], "svgp", num_inducing=5, epochs=1)
         folder = tempfile.TemporaryDirectory()
-        print(duogp.export_model(gp, folder.name + "/model.pt2").outputs[0])
         for attempt in (
             lambda: duogp.export_model(gp, folder.name + "/model.onnx"),
             lambda: duogp.serving.build_app(duogp.serving.ServedModel(gp)),
@@ -97,8 +96,8 @@ def test_export_and_serving_name_the_extra_that_is_missing():
         """
     )
     assert done.returncode == 0, done.stderr
-    first, export, serve = done.stdout.splitlines()
-    assert first == "mean" and "duogp[export]" in export and "duogp[serve]" in serve
+    export, serve = done.stdout.splitlines()
+    assert "duogp[export]" in export and "duogp[serve]" in serve
 
 
 @pytest.mark.slow
