@@ -21,10 +21,8 @@ Every finished loop is a line of the results file (`bo_rows.py`) and is not comp
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
-import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,7 +45,7 @@ from botorch.utils.multi_objective.pareto import is_non_dominated
 from gpytorch.mlls import ExactMarginalLogLikelihood, VariationalELBO
 from torch import Tensor
 
-from bo_rows import KEY, Job, compute, read, table
+from bo_rows import Comparison
 from duogp.bo import DuoGPModel
 
 ROOT = Path(__file__).parent
@@ -232,11 +230,10 @@ def _variational(X: Tensor, y: Tensor) -> Model:
     return model.eval()
 
 
-def run(problem_name: str, model_name: str, seed: int, evaluations: int | None) -> dict[str, Any]:
+def run(problem_name: str, model_name: str, seed: int, total: int) -> dict[str, Any]:
     """One loop as a row of the results."""
     torch.set_num_threads(1)
     problem = PROBLEMS[problem_name]()
-    total = evaluations or problem.evaluations
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     X = problem.start(seed)
@@ -272,49 +269,9 @@ def _ask(problem: Problem, acquisition: Any, bounds: Tensor) -> Tensor:
     ].detach()
 
 
-# -- rows ----------------------------------------------------------------------------------------------------
-
-
-def execute(job: Job) -> dict[str, Any]:
-    problem, model, seed, evaluations = job
-    row = {
-        "problem": problem,
-        "model": model,
-        "seed": seed,
-        "evaluations": evaluations or PROBLEMS[problem]().evaluations,
-    }
-    try:
-        return row | run(*job)
-    except Exception as error:
-        return row | {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--problems", default=",".join(PROBLEMS))
-    parser.add_argument("--models", default=f"{DEFAULT} {EXACT} {VARIATIONAL}", help="separated by spaces")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--evaluations", type=int, help="of every loop, in place of the problem's own")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true", help="print what is there and run nothing")
-    options = parser.parse_args()
-    rows = read(options.output)
-    if not options.table:
-        done = {tuple(row[k] for k in KEY) for row in rows}
-        seeds = range(options.first_seed, options.first_seed + options.seeds)
-        jobs = [
-            (problem, model, seed, options.evaluations)
-            for seed in seeds
-            for problem in options.problems.split(",")
-            for model in options.models.split()
-            if (problem, model, seed, options.evaluations or PROBLEMS[problem]().evaluations) not in done
-        ]
-        rows = compute(jobs, execute, options.output, options.workers)
-    print(table(rows, DEFAULT, (EXACT, VARIATIONAL)))
+    evaluations = {name: make().evaluations for name, make in PROBLEMS.items()}
+    Comparison(run, evaluations, DEFAULT, (EXACT, VARIATIONAL), seeds=5).main(__doc__, RESULTS)
 
 
 if __name__ == "__main__":

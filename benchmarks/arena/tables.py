@@ -7,8 +7,8 @@ random by a seed that depends on the name alone.
 **Halves.** Settings of duogp may be chosen on sets of the half "choice"; the half "report" is for the
 verdict. The rule has seen no results: sets of one origin form a family; families of one kind (regression or
 classification), of one type (arrays or mixed tables) and of one size class are sorted by the sha256 of their
-name and alternate between the halves. `halves.json` holds the outcome. A third half, "blind", has a rule of
-its own (see `blind`) and is used only where it is named: "all" are the other two.
+name and alternate between the halves. `halves.json` holds the outcome. Two more, "blind" and "blind-2", have
+a rule of their own (see `blind`) and are used only where they are named: "all" are the first two.
 
     python -m arena.tables --export FOLDER     write every set as an npz file that needs no other package
     python -m arena.tables                     print the list; both take --half blind
@@ -36,7 +36,7 @@ TEST_ROWS = 3_000
 TEST_SHARE = 0.2
 SMALL = 1_500  # rows: the border between the two size classes
 HALVES = Path(__file__).with_name("halves.json")
-BLIND = "blind"  # the half that "all" leaves out
+BLIND = ("blind", "blind-2")  # the halves that "all" leaves out
 EXPORTED = "arena.json"  # the list of an exported folder
 
 
@@ -182,7 +182,7 @@ def listed_entries() -> dict[str, tuple[Entry, str]]:
 
     halves = stored_halves()
     found = {entry.name: (entry, halves.get(entry.name, "choice")) for entry in entries()}
-    fresh = {entry.name: (entry, BLIND) for entry in blind_entries()}
+    fresh = {entry.name: (entry, half) for entry, half in blind_entries()}
     assert not found.keys() & fresh.keys()
     return found | fresh
 
@@ -208,7 +208,7 @@ class Collection:
         return [
             name
             for name, head in self.heads.items()
-            if (half == head["half"] or (half == "all" and head["half"] != BLIND))
+            if (half == head["half"] or (half == "all" and head["half"] not in BLIND))
             and kind in (None, head["kind"])
         ]
 
@@ -274,11 +274,11 @@ def export(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def export_blind(folder: Path) -> list[dict[str, Any]]:
-    """Write the sets of the half "blind" and their list."""
+def export_blind(folder: Path, wanted: str) -> list[dict[str, Any]]:
+    """Write the sets of a blind half and their list."""
     rows = []
     for entry, half in listed_entries().values():
-        if half == BLIND:
+        if half == wanted:
             table = build(entry, half)
             write(table, folder / f"{entry.name}.npz")
             rows.append(describe(table) | {"family": entry.name})
@@ -306,10 +306,11 @@ def describe(table: Table) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="arena.tables", description="The sets of the arena.")
     parser.add_argument("--export", type=Path, metavar="FOLDER", help="write all sets as npz files")
-    parser.add_argument("--half", choices=("all", BLIND), default="all", help="all: choice and report")
+    parser.add_argument("--half", choices=("all", *BLIND), default="all", help="all: choice and report")
     options = parser.parse_args(arguments)
     if options.export:
-        rows = export_blind(options.export) if options.half == BLIND else export(options.export)
+        blind = options.half in BLIND
+        rows = export_blind(options.export, options.half) if blind else export(options.export)
     else:
         collection = Collection()
         rows = [describe(collection.load(name)) for name in collection.names(options.half)]

@@ -24,7 +24,7 @@ from duogp.bo.candidates import (
 )
 from duogp.bo.journal import EVALUATIONS, FIGURE, MODELS, Journal, read_options
 from duogp.bo.plots import comparison_plot, incumbent_plot, mean_and_error, regret_plot
-from duogp.bo.regions import SHORTEST, failure_tolerance
+from duogp.bo.regions import PAPER_SUCCESSES, SHORTEST, SUCCESS_TOLERANCE, failure_tolerance
 from duogp.bo.surrogates import LENGTHSCALES, NOISES, OUTPUT_SCALES, SPREAD, standard_units
 from duogp.bo.tasks import make
 from helpers.bowl import QUICK, RUN, Bowl
@@ -41,14 +41,33 @@ def test_failures_in_a_row():
     assert failure_tolerance(dims=2, batch_size=1, regions=5) == 5
 
 
-def test_a_region_grows_with_success():
-    region = TrustRegion(failure_tolerance=2)
-    for best in (0.0, 1.0, 2.0):
+@pytest.mark.parametrize("tolerance", [SUCCESS_TOLERANCE, PAPER_SUCCESSES])
+def test_a_region_grows_with_success(tolerance):
+    region = TrustRegion(failure_tolerance=2, success_tolerance=tolerance)
+    for best in range(tolerance - 1):
         region.observe(best, np.array([best - 1, best + 1.0]))
+    assert (region.length, region.successes) == (0.8, tolerance - 1)
+    region.observe(tolerance, np.array([tolerance + 1.0]))
     assert (region.length, region.successes) == (1.6, 0)
-    for best in (3.0, 4.0, 5.0):
+    for best in range(tolerance):
         region.observe(best, np.array([best + 1.0]))
     assert region.length == 1.6  # and no further
+
+
+def test_a_region_that_improves_with_most_batches_keeps_its_size():
+    """Three successes in a row happen in a region of the right size: no reason to double it."""
+    turbo = make_strategy("svgp", 20, batch_size=4, initial=40)
+    asked = make_strategy("svgp", 20, batch_size=4, initial=40, successes=PAPER_SUCCESSES)
+    assert isinstance(turbo, Turbo) and isinstance(asked, Turbo)
+    for strategy in (turbo, asked):
+        strategy.tell(strategy.ask(40), np.zeros(40))
+    for i in range(24):
+        batch = Proposal(np.random.default_rng(i).random((4, 20)), np.zeros(4, dtype=int))
+        y = np.full(4, i + 1.0 if i % 4 < 3 else 0.0)
+        turbo.tell(batch, y)
+        asked.tell(batch, y)
+    assert turbo.regions[0].length == 0.8
+    assert asked.regions[0].length == 1.6
 
 
 def test_a_region_shrinks_with_failure_and_starts_again():
@@ -148,6 +167,43 @@ def test_hyperparameters_stay_within_their_intervals():
     np.testing.assert_allclose(fitted.lengthscales() * SPREAD, learned["lengthscale_covariance"])
     draws = fitted.draw(X, 200, seed=1)
     assert np.abs(draws.mean(0) - (1e3 * X[:, 0] - 7)).max() < 300  # in the units of y
+
+
+def test_the_exact_model_follows_a_function_without_noise_and_learns_noise_that_is_there():
+    """TuRBO's least noise, 2 % of the standard deviation, hid differences between points near an optimum."""
+    rng = np.random.default_rng(0)
+    X, new = rng.random((60, 2)), rng.random((40, 2))
+
+    def values(X: np.ndarray) -> np.ndarray:
+        return np.sin(4 * X[:, 0]) + X[:, 1] ** 2
+
+    def fitted(y: np.ndarray, method: str = "auto", **settings) -> GPSurrogate:
+        found = GPSurrogate.of(method, first_steps=200, **settings).fit(X[:50], y[:50], seed=0)
+        return found.fit(X, y, seed=1)
+
+    def noise(found: GPSurrogate) -> float:
+        assert found.gp is not None
+        return found.gp.hyperparameters()["noise"]
+
+    few = GPSurrogate.of(first_steps=200).fit(X[:15], values(X[:15]), seed=0)
+    assert noise(few) >= NOISES[0]  # so few rows cannot tell
+    clear = few.fit(X, values(X), seed=1)
+    assert noise(clear) < 0.2 * NOISES[0]
+    assert np.sqrt(np.mean((clear.draw(new, 8, seed=0) - values(new)) ** 2)) < 0.01
+    assert noise(fitted(values(X), noise_floor=1e-3)) >= 1e-3
+    assert noise(fitted(values(X), "svgp", num_inducing=30)) >= NOISES[0]
+    noisy = values(X) + 0.3 * rng.standard_normal(60)
+    assert 0.3 < noise(fitted(noisy)) * noisy.var() / 0.3**2 < 2.0
+
+
+def test_the_sparse_model_after_an_exact_one_has_the_least_noise_of_its_own(monkeypatch):
+    monkeypatch.setattr(surrogates, "exact_is_affordable", lambda rows, device, refits: rows <= 40)
+    X = np.random.default_rng(0).random((50, 2))
+    y = np.sin(4 * X[:, 0]) + X[:, 1] ** 2
+    exact = GPSurrogate.of(first_steps=100, steps=20).fit(X[:40], y[:40], seed=0)
+    sparse = exact.fit(X, y, seed=0)
+    assert exact.gp.method.name == "exact" and exact.gp.hyperparameters()["noise"] < NOISES[0]
+    assert sparse.gp.method.name == "svgp" and sparse.gp.hyperparameters()["noise"] >= NOISES[0]
 
 
 def test_from_many_rows_on_refits_go_by_minibatches(monkeypatch):
@@ -253,7 +309,7 @@ def test_several_regions():
 
 
 def test_other_options_of_regions_are_checked():
-    for name in ("regions", "initial", "candidates"):
+    for name in ("regions", "initial", "candidates", "successes"):
         with pytest.raises(ValueError, match=f"{name} must be a positive"):
             make_strategy("svgp", 2, **{name: 0})
     for method in ("random", "botorch"):
@@ -515,6 +571,20 @@ def test_a_task_says_how_many_coordinates_to_move(tmp_path):
     assert read_options(folder)["perturbed"] == 5
     optimise(Bowl(), "random", evaluations=4, batch_size=2, initial=2, folder=tmp_path / "other", plot=False)
     assert "perturbed" not in read_options(tmp_path / "other")
+
+
+def test_a_run_on_disk_knows_how_many_successes_double_a_region(tmp_path):
+    """Regions are recomputed from evaluations: by another rule they would be others. No number is 3."""
+    options = {"evaluations": 4, "batch_size": 2, "initial": 2, "plot": False}
+    optimise(Bowl(), "random", folder=tmp_path / "run", **options)
+    assert read_options(tmp_path / "run")["successes"] == SUCCESS_TOLERANCE
+    older = tmp_path / "older"
+    optimise(Bowl(), "random", folder=older, successes=PAPER_SUCCESSES, **options)
+    assert "successes" not in read_options(older)
+    with pytest.raises(ValueError, match="successes was None and is 10"):
+        optimise(Bowl(), "random", folder=older, **options)
+    with pytest.raises(ValueError, match="successes: only for tasks"):
+        optimise(lambda x: x.sum(), bounds=[(0, 1)], successes=3)
 
 
 def test_decoupled_surrogates_keep_to_the_bound_unless_told_otherwise():

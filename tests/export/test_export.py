@@ -10,6 +10,7 @@ import duogp
 from duogp import METHODS
 from duogp.export import export_model, read_description
 from duogp.export.graph import Predictor
+from duogp.posterior.log_target import LogTargetGP
 from duogp.sklearn.quantiles import predictive_quantiles
 
 pytest.importorskip("onnxscript")
@@ -164,6 +165,18 @@ def test_the_stack_of_auto(classes, tmp_path):
     assert model.method_ == "stack"
     made = check(model, tmp_path, rows[:40] * 1.3)
     assert "no_quantiles" in made.description and ("quantiles" in made.outputs) == (classes is None)
+
+
+def test_members_and_a_law_on_the_log_scale(tmp_path):
+    rows = np.random.default_rng(1).uniform(-1, 1, (70, 3))
+    noise = 0.2 * np.random.default_rng(2).normal(size=70)
+    gp = duogp.fit(rows, 100 * np.exp(2 * rows[:, 0] + rows[:, 1] + noise), "auto", time_budget=600)
+    assert gp.law[0].logs is not None
+    check(gp, tmp_path, rows[:20] * 1.3)
+    member = next(m for m in gp.members if isinstance(m, LogTargetGP))
+    check(member, tmp_path, rows[:20] * 1.3)
+    made = export_model(gp, tmp_path / "model.pt2", quantiles=LEVELS)
+    assert_equal_to_predict(gp, run_pt2(made.path, rows[:20]), rows[:20])
 
 
 def test_pt2_and_float32(tmp_path):

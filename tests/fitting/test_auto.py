@@ -13,7 +13,8 @@ from duogp.fitting.dataset import Dataset
 from duogp.kernels import RBF
 from duogp.methods.settings import Settings
 from duogp.posterior.gp import GP
-from duogp.posterior.stack import MixturePrediction, Stack
+from duogp.posterior.laws import MixturePrediction
+from duogp.posterior.stack import Stack
 
 #: Far more than these fits take, so that the clock decides nothing.
 LONG = {"time_budget": 600.0}

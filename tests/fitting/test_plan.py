@@ -28,6 +28,14 @@ def test_the_plan_is_what_fit_does(method):
     assert (plan.validation is not None) == (gp.history.validation_nll is not None)
 
 
+@pytest.mark.parametrize(("n", "sample"), [(3999, None), (4000, 2000), (7000, 3500), (20_000, 5000)])
+def test_many_rows_are_started_on_half_of_them(n, sample):
+    X = np.random.default_rng(0).normal(size=(n, 1))
+    lines = str(duogp.plan(X, X[:, 0], "svgp", num_inducing=5)).splitlines()
+    shown = [line.split("  ")[-1] for line in lines if line.startswith("sample_start")]
+    assert shown == ([] if sample is None else [f"on {sample} of the rows"])
+
+
 def test_a_plan_can_be_printed_and_gives_reasons():
     X, y = table()
     text = str(duogp.plan(X, y, "dcsvgp", num_inducing=7))
@@ -76,3 +84,17 @@ def test_a_plan_meets_the_errors_of_the_fit():
         duogp.plan(X, y, "ppgpr", solver="closed-form")
     with pytest.raises(TypeError, match="unknown setting"):
         duogp.plan(X, y, "svgp", num_inducin=3)
+
+
+def test_large_tables_start_on_a_larger_sample(monkeypatch):
+    X, y = table()
+    n = len(y)
+    monkeypatch.setattr("duogp.fitting.training_plan.SAMPLE_ROWS", n // 4)
+    small = duogp.fit(X, y, "svgp", num_inducing=5)
+    assert f"on a sample of {n // 4} rows" in small.history.notes[-1]
+    monkeypatch.setattr("duogp.fitting.training_plan.LARGE_TABLE", n)
+    monkeypatch.setattr("duogp.fitting.training_plan.LARGE_SAMPLE_ROWS", n // 2)
+    assert f"on {n // 2} of the rows" in str(duogp.plan(X, y, "svgp", num_inducing=5))
+    large = duogp.fit(X, y, "svgp", num_inducing=5)
+    assert f"on a sample of {n // 2} rows" in large.history.notes[-1]
+    assert abs(large.history[-1].loss - small.history[-1].loss) < 0.03

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from duogp.bases import Basis, Conditional, Coupled
+from duogp.fused import collapsed
 from duogp.fused.table import sums_are_enough
 from duogp.inference import closed_form
 from duogp.inference.closed_form import CollapsedObjective
@@ -195,6 +196,45 @@ def test_only_what_is_learned_gets_a_gradient(basis: str) -> None:
     model.mean.bias.requires_grad_()  # type: ignore[union-attr, operator]
     CollapsedObjective(model, cut(batch, 2)).backward()
     assert [name for name, p in model.named_parameters() if p.grad is not None] == ["mean.bias"]
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("weights", [False, True], ids=["alike", "weights"])
+@every_basis
+def test_quick_products_give_the_same_gradient_to_float32(
+    basis: str, weights: bool, pieces: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device.type != "cpu":
+        pytest.skip("float64 is as quick there")
+    monkeypatch.setattr(collapsed, "QUICK_ROWS", 4)
+    model, batch = problem(basis, weights=weights)
+    loss, expected = results(model, batch, pieces, monkeypatch, general=False)
+    model.zero_grad()
+    assert collapsed.quick_is_enough(model, model.factors())
+    quick = CollapsedObjective(model, cut(batch, pieces), quick=True)
+    found = quick.backward()
+    assert not torch.equal(found, loss)  # it was float32 indeed
+    assert_close(found, loss, rtol=1e-5, atol=1e-5)
+    largest = max(float(g.abs().max()) for g in expected.values() if g is not None)
+    for name, p in model.named_parameters():
+        if expected[name] is not None:
+            assert_close(p.grad, expected[name], rtol=1e-3, atol=1e-4 * largest)
+    exact = CollapsedObjective(model, cut(batch, pieces)).solve()
+    assert torch.equal(quick.solve().mean, exact.mean)  # what is kept never is float32
+
+
+def test_quick_products_are_not_for_little_noise_nor_for_rows_with_their_own(device: torch.device) -> None:
+    if device.type != "cpu":
+        pytest.skip("float64 is as quick there")
+    model, batch = problem("coupled")
+    assert collapsed.quick_is_enough(model, model.factors())
+    model.likelihood.noise.set_(1e-5)  # type: ignore[union-attr, operator]
+    assert not collapsed.quick_is_enough(model, model.factors())
+    model, _ = problem("coupled", "stationary without a profile")
+    assert not collapsed.quick_is_enough(model, model.factors())
+    model, batch = problem("coupled", row_noise=True)
+    losses = [CollapsedObjective(model, [lambda: batch], quick=quick).backward() for quick in (False, True)]
+    assert torch.equal(*losses)
 
 
 def test_what_the_sums_do_not_suffice_for() -> None:

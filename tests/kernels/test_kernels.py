@@ -34,6 +34,7 @@ from duogp.kernels import (
     make_kernel,
     squared_distance,
 )
+from duogp.kernels.frozen import FrozenColumns
 from duogp.numerics.parameters import batched
 
 DIMS = 3
@@ -342,6 +343,24 @@ def test_squared_distances_are_never_negative_and_small_ones_are_kept() -> None:
     assert_close(
         Matern12(1).double()(near, near)[0, 1], torch.exp(-near[1, 0] / np.log(2)), rtol=1e-9, atol=0
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", [RBF, *MATERN, RationalQuadratic])
+def test_rows_beyond_any_distance_are_uncorrelated(kind: type[Kernel], dtype: torch.dtype) -> None:
+    """However many lengthscales away, also where their squares are no floats: zero, never NaN."""
+    tiny, far = (1e-100, [1e5, 1e60, 1e300]) if dtype == torch.float64 else (1e-30, [1.0, 1e3, 1e5])
+    kernel = kind(2, lengthscale=tiny).to(dtype)
+    z = torch.tensor([[0.0, 0.0], [tiny, 0.0]], dtype=dtype, requires_grad=True)
+    x = torch.tensor([[v, -v] for v in far], dtype=dtype, requires_grad=True)
+    k = kernel(z, x)
+    assert_close(k, torch.zeros_like(k), rtol=0, atol=1e-20)
+    k.sum().backward()
+    assert all(torch.isfinite(g).all() for g in (z.grad, x.grad, kernel.lengthscale.raw.grad))
+    assert_close(kernel(x, x).diagonal(), torch.ones(3, dtype=dtype), rtol=1e-6, atol=0)
+    columns = FrozenColumns.of(kernel, z.detach())
+    if columns is not None:
+        assert_close(columns(x.detach().double()), torch.zeros(2, 3, dtype=torch.float64), rtol=0, atol=1e-20)
 
 
 # -- algebra ---------------------------------------------------------------------------------------------

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import softplus
 
 import duogp
+from duogp.numerics.parameters import inverse_softplus as softplus_inverse
+from duogp.training import problems
 from duogp.training.convergence import CUT, CUTS, FEWEST_LOOKS, FEWEST_STEPS, Plateau, Rest
 from duogp.training.lbfgs import LBFGS
 
@@ -68,6 +71,33 @@ def test_parameters_are_left_at_the_best_point():
         seen.append(float(optimiser.advance(loss.detach(), torch.tensor([False]))))
         assert float((p**4).sum()) == pytest.approx(seen[-1])
     assert seen == sorted(seen, reverse=True)
+
+
+def test_curvatures_of_single_numbers_are_learned():
+    """A bowl whose axes differ by 10⁴, more of them than pairs are remembered: 0.1 is left with γI."""
+    curvature = torch.logspace(-2, 2, 300, dtype=torch.float64)
+    start = curvature.rsqrt()[None]  # every axis weighs the same
+    found = minimised(start, 200, lambda x: 0.5 * (curvature * x.square()).sum(-1))
+    assert float((curvature * found.square()).sum()) < 1e-4
+
+
+def test_a_softplus_is_walked_in_units_of_its_logarithm():
+    """A lengthscale of 400 shall become 40 and a noise of 1e-2 another one, in about as many steps."""
+
+    def steps_of(bent: bool) -> int:
+        p = softplus_inverse(torch.tensor([[400.0, 0.01]], dtype=torch.float64)).requires_grad_()
+        optimiser = LBFGS([p], 1, [p] if bent else [])
+        for step in range(200):
+            optimiser.place()
+            p.grad = None
+            loss = (softplus(p).log() - torch.tensor([40.0, 0.1]).log()).square().sum(-1)
+            loss.sum().backward()
+            if float(optimiser.advance(loss.detach(), torch.tensor([False]))) < 1e-6:
+                return step
+        return 200
+
+    assert steps_of(True) <= 25
+    assert steps_of(True) <= steps_of(False)
 
 
 def test_a_frozen_replicate_stays():
@@ -135,6 +165,27 @@ def test_the_closed_form_stops_by_itself_and_says_so():
     longer = duogp.fit(X, y, "svgp", num_inducing=30, tolerance=0, steps=10 * gp.history[-1].epoch)
     assert gp.history[-1].loss - longer.history[-1].loss < 0.02
     assert longer.history.converged is None
+
+
+def test_quick_products_end_at_the_same_bound(monkeypatch):
+    X, y = table(200)
+    slow = duogp.fit(X, y, "svgp", num_inducing=20)
+    monkeypatch.setattr(problems, "QUICK_WORK", 1)
+    quick = duogp.fit(X, y, "svgp", num_inducing=20)
+    assert quick.history.converged is True
+    assert quick.history[0].loss != slow.history[0].loss
+    assert quick.history[-1].loss == pytest.approx(slow.history[-1].loss, abs=0.005)
+    np.testing.assert_allclose(quick.predict(X).mean, slow.predict(X).mean, atol=0.02)
+
+
+def test_who_wants_more_digits_gets_float64(monkeypatch):
+    X, y = table()
+    losses = []
+    for work in (10**9, 1):
+        monkeypatch.setattr(problems, "QUICK_WORK", work)
+        gp = duogp.fit(X, y, "svgp", num_inducing=10, steps=3, tolerance=1e-4)
+        losses.append(gp.history.series("loss"))
+    assert losses[0] == losses[1]
 
 
 def test_too_few_steps_are_no_convergence():

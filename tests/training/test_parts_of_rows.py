@@ -129,3 +129,18 @@ def test_far_rows_of_a_gp_are_clipped_before_they_are_squared() -> None:
     assert np.isfinite(prediction.mean).all() and np.isfinite(prediction.variance).all()
     far = gp._inputs(np.array([[1e300, -1e300]]))
     assert torch.equal(far.abs(), torch.full_like(far, 1e100)) and far[0, 1] < 0
+
+
+@pytest.mark.parametrize("method", ["svgp", "dcsvgp", "odsvgp", "exact", "map", "ppgpr-mf"])
+def test_far_rows_of_columns_of_no_spread_have_the_prior(method):
+    """Unscaled columns of subnormal numbers have lengthscales of 1e-140: everything else is far away."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.integers(0, 5, size=20) * 5e-324, rng.normal(size=20)])
+    given = {} if method == "exact" else {"num_inducing": 4}
+    gp = duogp.fit(X, rng.normal(size=20), method, epochs=2, standardize=False, device="cpu", **given)
+    far = np.array([[1.0, 0.0], [1e100, 0.0], [1e300, 1e300], [-1.7e308, 1e160]])
+    prediction = gp.predict(far)
+    np.testing.assert_allclose(prediction.mean, prediction.mean[0], rtol=1e-9)
+    np.testing.assert_allclose(prediction.residual, prediction.residual[0], rtol=1e-9)
+    np.testing.assert_allclose(prediction.explained, 0.0, atol=1e-12)
+    assert np.isfinite(prediction.std).all()

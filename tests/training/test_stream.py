@@ -12,9 +12,10 @@ import torch
 from torch.testing import assert_close
 
 import duogp
+from duogp.data.scaling import Scaler
 from duogp.data.sources import ArraySource, Chunk
 from duogp.inference.closed_form import CollapsedObjective
-from duogp.posterior.statistics import scaled_batch
+from duogp.posterior.statistics import scaled_batch, scaled_on
 from duogp.training.stream import Stream, StreamedClosedForm, streamed_nll
 from duogp.training.validation import mean_nll
 
@@ -125,3 +126,12 @@ def test_omega_is_refused():
     gp = duogp.fit(X, y, "dcsvgp", solver="closed-form", beta2=1.0, num_inducing=5, epochs=2, dtype="float64")
     with pytest.raises(ValueError, match="Ω"):
         StreamedClosedForm(gp.model, streamed(gp, ArraySource(X, y)))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-30, 1e301])
+def test_rows_that_a_device_scales_are_the_same_to_the_last_bit(size: float) -> None:
+    rng = np.random.default_rng(0)
+    rows = size * rng.normal(size=(50, 3))
+    scaler = Scaler.standard(rows)
+    found = scaled_on(torch.device("cpu"), rows, scaler)
+    np.testing.assert_array_equal(found.numpy(), scaler.transform(rows))

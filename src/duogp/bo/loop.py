@@ -17,6 +17,7 @@ from duogp.bo.candidates import Floats
 from duogp.bo.choice import AUTO, EXACT
 from duogp.bo.functions import FEW_EVALUATIONS, draw_incumbent, optimise_function
 from duogp.bo.journal import FIGURE, OPTIONS, Evaluated, Journal, read_batches, read_options
+from duogp.bo.regions import PAPER_SUCCESSES, SUCCESS_TOLERANCE
 from duogp.bo.results import Result
 from duogp.bo.spaces import Space
 from duogp.bo.strategies import Proposal, RandomSearch, Strategy
@@ -56,6 +57,7 @@ def make_strategy(
     initial: int | ArrayLike | None = None,
     candidates: int | None = None,
     perturbed: int | None = None,
+    successes: int | None = None,
     **settings: Any,
 ) -> Strategy:
     """Random search ("random"), or TuRBO with a method of the registry or BoTorch's exact GP ("botorch")."""
@@ -82,6 +84,7 @@ def make_strategy(
         initial=first,
         candidates=candidates,
         perturbed=perturbed,
+        successes=successes,
     )
 
 
@@ -100,6 +103,7 @@ def optimise(
     initial: int | ArrayLike | None = None,
     candidates: int | None = None,
     perturbed: int | None = None,
+    successes: int | None = None,
     task_options: Mapping[str, Any] | None = None,
     plot: bool = True,
     verbose: bool = False,
@@ -119,6 +123,7 @@ def optimise(
     an array [n, d] of points of the cube, ``initial`` are the first points of the run.
     ``perturbed``: coordinates in which a candidate differs from a region's best point, on average: that of
     the task, else 20.
+    ``successes``: batches in a row that improve on the best and so double a region, 10; the paper has 3.
     ``settings`` are those of the GP, with ``steps`` of a refit and ``first_steps`` of the first fit, and with
     ``minibatch`` for the rows of a stochastic step.
 
@@ -132,6 +137,7 @@ def optimise(
         others: dict[str, Any] = {
             "regions": regions != 1,
             "perturbed": perturbed,
+            "successes": successes,
             "task_options": task_options,
         }
         if given := [name for name, value in others.items() if value]:
@@ -170,13 +176,17 @@ def optimise(
     perturbed = getattr(what, "perturbed", None) if perturbed is None else perturbed
     if perturbed is not None:
         turbo["perturbed"] = perturbed
-    strategy = make_strategy(method, what.dims, batch_size=batch_size, seed=seed, **turbo, **settings)
+    strategy = make_strategy(
+        method, what.dims, batch_size=batch_size, seed=seed, successes=successes, **turbo, **settings
+    )
     optimum = None if (best := getattr(what, "optimum", None)) is None else float(best)
     journal = None
     batches: list[Evaluated] = []
     if folder is not None:
         chosen = {"task": what.name, "task_options": _plain(options), "method": method, "seed": seed}
         chosen |= {"batch_size": batch_size, **_plain(turbo), "settings": _plain(settings)}
+        if successes != PAPER_SUCCESSES:  # runs on disk without the number follow the paper's rule
+            chosen["successes"] = SUCCESS_TOLERANCE if successes is None else successes
         chosen |= {"dims": what.dims, "bounds": np.asarray(what.bounds).tolist(), "optimum": optimum}
         journal = Journal(folder, chosen, what.dims)
         batches = journal.batches()

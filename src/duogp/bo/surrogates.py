@@ -38,6 +38,10 @@ SPREAD = math.sqrt(12.0)
 #: Intervals of the hyperparameters, as in TuRBO; lengthscales in units of the cube.
 LENGTHSCALES, OUTPUT_SCALES, NOISES = (0.005, 2.0), (0.05, 20.0), (5e-4, 0.2)
 FIRST_LENGTHSCALE, FIRST_NOISE = 0.5, 5e-3
+#: Least noise of the exact GP from so many rows a dimension on: then it can follow a function without noise,
+#: where TuRBO's own interval ends at 2 % of the values' standard deviation, and nothing finer could be told
+#: apart near an optimum. Fewer rows cannot tell whether there is noise.
+EXACT_NOISE, EXACT_NOISE_ROWS = 1e-6, 10
 #: Rows from which on refits take minibatches, unless the user has chosen a solver: a closed form, with all
 #: rows in every step, then costs more than it gains.
 MANY_ROWS = 1000
@@ -116,7 +120,6 @@ class GPSurrogate(Surrogate):
             "kernel": "matern52",
             "initial_lengthscale": FIRST_LENGTHSCALE * SPREAD,
             "initial_noise": FIRST_NOISE,
-            "noise_floor": NOISES[0],
             "validation_fraction": 0.0,
             "early_stopping": False,
             "standardize": False,
@@ -138,13 +141,15 @@ class GPSurrogate(Surrogate):
         centre, scale = standard_units(y)
         u, z = _spread_out(X), (y - centre) / scale
         method = self._method_of(len(y))
-        if self.gp is None or self._is_surprised(X, y):
-            settings = {"random_state": seed, **self.settings}
+        floor = self.settings.get("noise_floor", least_noise(method, *X.shape))
+        if self.gp is None or self._is_surprised(X, y) or self._had_more_noise(floor):
+            settings = {"random_state": seed, "noise_floor": floor, **self.settings}
             if (steps := self.first_steps) is not None:
                 settings |= {"steps": steps, "epochs": None}
             gp = first_fit(u, z, method, callbacks=[keep_in_bounds], **settings)
         else:
-            changes = MINIBATCHES if self._has_outgrown_its_closed_form(len(y), method) else {}
+            changes = dict(MINIBATCHES) if self._has_outgrown_its_closed_form(len(y), method) else {}
+            changes["noise_floor"] = floor
             steps = self._steps(len(y))
             own: dict[str, Any] = {
                 "steps": steps,
@@ -171,6 +176,11 @@ class GPSurrogate(Surrogate):
             return False
         new = slice(self.rows, None)
         return is_surprised(self.gp, _spread_out(X[new]), (y[new] - self.centre) / self.scale)
+
+    def _had_more_noise(self, floor: float) -> bool:
+        """Whether the least noise has become less: parameters are relative to it."""
+        assert self.gp is not None
+        return self.gp.settings.noise_floor > floor
 
     def _steps(self, rows: int) -> int:
         if self.steps is not None:
@@ -251,6 +261,12 @@ class BoTorchSurrogate(Surrogate):
         return self.model.covar_module.base_kernel.lengthscale.detach().double().numpy().reshape(-1)
 
 
+def least_noise(method: str, rows: int, dims: int) -> float:
+    """The floor of the noise variance in the standardised values, where the user gives none."""
+    exact = METHODS[method].recipe.points_are_rows
+    return EXACT_NOISE if exact and rows >= EXACT_NOISE_ROWS * dims else NOISES[0]
+
+
 def standard_units(y: Floats) -> tuple[float, float]:
     """Median and standard deviation of the values; 1 in place of a standard deviation of zero."""
     scale = float(y.std())
@@ -278,7 +294,7 @@ def keep_in_bounds(progress: Progression) -> None:
         if isinstance(part, Scale) and part.variance.raw.requires_grad:
             _clamp(part.variance, *OUTPUT_SCALES)
         elif isinstance(part, GaussianLikelihood) and part.learns_noise:
-            _clamp(part.noise, *NOISES)
+            _clamp(part.noise, part.noise.floor, NOISES[1])
         elif isinstance(part, Stationary) and not on_features:
             _clamp(part.lengthscale, *(SPREAD * bound for bound in LENGTHSCALES))
 

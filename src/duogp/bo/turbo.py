@@ -21,7 +21,7 @@ from duogp.bo.candidates import (
     perturbations,
     trust_box,
 )
-from duogp.bo.regions import TrustRegion, failure_tolerance
+from duogp.bo.regions import SUCCESS_TOLERANCE, TrustRegion, failure_tolerance
 from duogp.bo.strategies import CANDIDATES, DESIGN, DRAW, FIT, Floats, Proposal, Strategy
 from duogp.bo.surrogates import Surrogate
 
@@ -34,6 +34,7 @@ class Turbo(Strategy):
 
     ``initial`` as points [n, d]: the first points, dealt out to the regions in turn.
     ``perturbed``: coordinates in which a candidate differs from the centre, on average.
+    ``successes``: batches in a row that must improve on the best before a region is doubled.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class Turbo(Strategy):
         initial: int | Floats | None = None,
         candidates: int | None = None,
         perturbed: int | None = None,
+        successes: int | None = None,
     ) -> None:
         super().__init__(dims, batch_size, seed)
         self.start = initial if isinstance(initial, np.ndarray) else None
         number = None if isinstance(initial, np.ndarray) else initial
         counts = {"regions": regions, "initial": number, "candidates": candidates, "perturbed": perturbed}
+        counts |= {"successes": successes}
         for name, value in counts.items():
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be a positive integer, got {value}")
@@ -59,7 +62,8 @@ class Turbo(Strategy):
         self.candidates = max(candidates or num_candidates(dims), batch_size)
         self.perturbed = PERTURBED if perturbed is None else perturbed
         tolerance = failure_tolerance(dims, batch_size, regions)
-        self.regions = [TrustRegion(tolerance, counts_evaluations=regions > 1) for _ in range(regions)]
+        needed = SUCCESS_TOLERANCE if successes is None else successes
+        self.regions = [TrustRegion(tolerance, regions > 1, needed) for _ in range(regions)]
         if self.start is not None and len(self.start) < 2 * regions:  # one row is no data set
             total = len(self.start)
             raise ValueError(f"initial must be at least two points for each region, got {total} in all")

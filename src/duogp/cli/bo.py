@@ -66,6 +66,9 @@ def bo(
     perturbed: Annotated[
         int | None, typer.Option(help="Coordinates that a candidate moves (the task's own, or 20).")
     ] = None,
+    successes: Annotated[
+        int | None, typer.Option(help="Batches in a row that improve and so double a region (10).")
+    ] = None,
     seed: Seed = 0,
     set_: Annotated[
         list[str] | None,
@@ -128,6 +131,7 @@ def bo(
         initial=initial,
         candidates=candidates,
         perturbed=perturbed,
+        successes=successes,
         seed=seed,
         task_options=settings_of(task_set),
         verbose=verbose,

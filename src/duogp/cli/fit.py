@@ -12,7 +12,7 @@ import typer
 from numpy.typing import NDArray
 
 from duogp.cli.errors import note
-from duogp.cli.fit_streamed import fit_streamed, is_streamed
+from duogp.cli.fit_streamed import StreamedFit, is_streamed, require_none
 from duogp.cli.model_folder import facts, relevance, rows_with_target, save_model
 from duogp.cli.options import (
     AsJson,
@@ -123,22 +123,16 @@ def fit(
         raise ValueError(f"missing must be 'impute' or 'refuse', got {missing!r}")
     paths = files_in(spooled(data))
     if is_streamed(paths, stream):
-        report = fit_streamed(
-            paths,
-            target,
-            folder,
-            parameters | settings,
-            {
-                "weights": weights,
-                "drop": dropped,
-                "category": categories,
-                "missing": missing,
-                "classify": classify or is_class_likelihood(likelihood),
-                **reading,
-            },
-            form=form,
-            refused={"--test-fraction": test_fraction},
-        )
+        require_none({"--test-fraction": test_fraction})
+        wanted = {
+            "weights": weights,
+            "drop": dropped,
+            "category": categories,
+            "missing": missing,
+            "classify": classify or is_class_likelihood(likelihood),
+            **reading,
+        }
+        report = StreamedFit(paths, target, folder, parameters | settings, wanted, form).run()
         if report is not None:
             show(report, as_json, quiet, print_report)
         return

@@ -3,7 +3,7 @@
 import os
 import time
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,84 +32,86 @@ def is_streamed(paths: list[str], asked: bool | None) -> bool:
     return sum(os.path.getsize(path) for path in paths if os.path.isfile(path)) > STREAM_BYTES
 
 
-def fit_streamed(
-    paths: list[str],
-    target: str,
-    folder: Path,
-    parameters: dict[str, Any],
-    reading: dict[str, Any],
-    *,
-    form: Any,
-    refused: dict[str, Any],
-) -> dict[str, Any] | None:
-    """Fit a GP to files in chunks and save it; the report of it.
+@dataclass(frozen=True)
+class StreamedFit:
+    """A fit of files in chunks, as it was asked for."""
 
-    ``parameters``: method and settings; ``reading``: options of `TableSource`; ``refused``: options that mean
-    nothing to streamed rows, by their names, which must not have been given. Of the processes that torchrun
-    starts the first one saves and reports, the others give None.
-    """
-    from duogp.numerics.groups import launched
+    paths: list[str]
+    target: str
+    folder: Path  # of the model
+    parameters: dict[str, Any]  # method and settings
+    reading: dict[str, Any]  # options of `TableSource`
+    form: Any  # of CSV files
 
+    def run(self) -> dict[str, Any] | None:
+        """Fit a GP and save it; the report of it.
+
+        Of the processes that torchrun starts the first one saves and reports, the others give None.
+        """
+        from duogp.numerics.groups import launched
+
+        start = time.perf_counter()
+        with launched() as group:
+            source = self._source()
+            gp = self._fitted(source, leads=group.leads)
+            if not group.leads:
+                return None
+            for name, reason in source.schema.dropped.items():
+                if reason != "as asked":
+                    note(f"column {name!r} is left out: {reason}")
+            report = self._report(gp, source) | {"seconds": time.perf_counter() - start}
+            save_model(gp, source.schema, report, self.folder)
+            return report
+
+    def _source(self) -> Any:
+        from duogp.tables.streamed import TableSource
+
+        seed = self.parameters["random_state"]
+        return TableSource(self.paths, self.target, form=self.form, seed=seed, **self.reading)
+
+    def _fitted(self, source: Any, *, leads: bool) -> Any:
+        """The GP; ``leads``: whether this process speaks for all."""
+        from duogp.api import fit
+        from duogp.errors import DataWarning
+
+        settings = self.parameters | ({} if leads else {"verbose": False})
+        method = settings.pop("method")
+        if method.lower() == "auto":
+            if leads:
+                files = f"{len(self.paths)} files" if len(self.paths) > 1 else "a file"
+                note(f"rows are streamed from {files}: the method is {METHOD}, as auto needs all of them")
+            method = METHOD
+        if source.classes is not None:
+            settings.setdefault("likelihood", "classes")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "X: ", DataWarning)
+            return fit(source, method=method, **settings)
+
+    def _report(self, gp: Any, source: Any) -> dict[str, Any]:
+        schema = source.schema
+        some_rows = schema.encode(source.sample.slice(0, NOISE_ROWS)).matrix
+        noise = None if gp.classes is not None else float(np.sqrt(np.mean(gp.predict(some_rows).noise)))
+        return {
+            "model": str(self.folder),
+            "target": self.target,
+            **facts(gp, schema),
+            "rows": int(gp.model.num_data[0]),
+            "rows_without_target": None,
+            "imputed": {},
+            "method": gp.method.name,
+            "reasons": [],
+            "likelihood": type(gp.model.likelihood).__name__,
+            "noise_std": noise,
+            "relevance": relevance(gp, schema),
+            "validation_nll": gp.history.validation_nll,
+            "notes": list(gp.history.notes),
+            "test_rows": 0,
+            "test": None,
+            "text": asdict(self.form),
+        }
+
+
+def require_none(refused: dict[str, Any]) -> None:
+    """An error for options that mean nothing to streamed rows, by their names."""
     if given := [name for name, value in refused.items() if value]:
         raise ValueError(f"{given[0]} is not possible on rows that are streamed; --no-stream reads them all")
-    with launched() as group:
-        if not group.leads:
-            parameters = parameters | {"verbose": False}
-        return _fitted(paths, target, folder, parameters, reading, form, group.leads)
-
-
-def _fitted(
-    paths: list[str],
-    target: str,
-    folder: Path,
-    parameters: dict[str, Any],
-    reading: dict[str, Any],
-    form: Any,
-    leads: bool,
-) -> dict[str, Any] | None:
-    from duogp.api import fit
-    from duogp.errors import DataWarning
-    from duogp.tables.streamed import TableSource
-
-    start = time.perf_counter()
-    settings = dict(parameters)
-    method = settings.pop("method")
-    if method.lower() == "auto":
-        if leads:
-            files = f"{len(paths)} files" if len(paths) > 1 else "a file"
-            note(f"rows are streamed from {files}: the method is {METHOD}, as auto needs all of them")
-        method = METHOD
-    source = TableSource(paths, target, form=form, seed=settings["random_state"], **reading)
-    if source.classes is not None:
-        settings.setdefault("likelihood", "classes")
-    schema = source.schema
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "X: ", DataWarning)
-        gp: Any = fit(source, method=method, **settings)
-    if not leads:
-        return None
-    for name, reason in schema.dropped.items():
-        if reason != "as asked":
-            note(f"column {name!r} is left out: {reason}")
-    some_rows = schema.encode(source.sample.slice(0, NOISE_ROWS)).matrix
-    report = {
-        "model": str(folder),
-        "target": target,
-        **facts(gp, schema),
-        "rows": int(gp.model.num_data[0]),
-        "rows_without_target": None,
-        "imputed": {},
-        "method": gp.method.name,
-        "reasons": [],
-        "likelihood": type(gp.model.likelihood).__name__,
-        "noise_std": None if gp.classes is not None else float(np.sqrt(np.mean(gp.predict(some_rows).noise))),
-        "relevance": relevance(gp, schema),
-        "validation_nll": gp.history.validation_nll,
-        "notes": list(gp.history.notes),
-        "test_rows": 0,
-        "test": None,
-        "text": asdict(form),
-        "seconds": time.perf_counter() - start,
-    }
-    save_model(gp, schema, report, folder)
-    return report

@@ -247,7 +247,7 @@ def _write_onnx(predictor: Predictor, example: torch.Tensor, dtype: torch.dtype,
         names[-1:] = ["component_mean", "component_std", "component_weight"]
     _name_outputs(model.graph, names)
     if "component_mean" in names:
-        add_quantiles(onnx, model, predictor.levels, predictor.single)
+        add_quantiles(onnx, model, predictor.levels, predictor.single, predictor.logs)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
     return onnx_run(path)

@@ -19,9 +19,12 @@ from duogp.export.mixtures import mixture_quantiles
 from duogp.export.trees import CrossFitGraph
 from duogp.likelihoods import Density
 from duogp.means.crossfit import LARGEST
+from duogp.numerics.lognormal import LEAST_RATIO, LogScale
 from duogp.posterior.gp import FARTHEST, GP
+from duogp.posterior.laws import EXCESS_BOUNDS, LADDER, LEAST, ClassLaw, MixtureLaw
 from duogp.posterior.learned import LearnedOnly
-from duogp.posterior.stack import EXCESS_BOUNDS, LADDER, LEAST, ClassLaw, MixtureLaw, Stack
+from duogp.posterior.log_target import MOST_AWAY, MOST_STD, LogTargetGP, LogUnits
+from duogp.posterior.stack import Stack
 from duogp.sklearn.quantiles import gaussian_components
 
 #: Parts of a prediction of numbers, and of classes.
@@ -30,11 +33,15 @@ CLASSES = ("probabilities", "latent_mean", "residual", "explained", "disagreemen
 
 
 class Components(NamedTuple):
-    """A mixture of Gaussians in the units of the targets, [k, outputs, n]; weights [k, outputs or 1, 1]."""
+    """A mixture of Gaussians in the units of the targets, [k, outputs, n]; weights [k, outputs or 1, 1].
+
+    ``logs``: where the Gaussians are of the logarithm of one target, its scale.
+    """
 
     mean: Tensor
     std: Tensor
     weights: Tensor
+    logs: LogScale | None = None
 
 
 class Told(NamedTuple):
@@ -88,7 +95,11 @@ class GPGraph(nn.Module):
         parts = gp._reports(f, density, own)
         if own is None:
             parts = [*parts, torch.zeros_like(parts[-1])]
-        return Told(parts, self._components(density, f))
+        components = self._components(density, f)
+        if isinstance(gp, LogTargetGP):
+            parts = _of_target(gp.units, parts)
+            components = None if components is None else components._replace(logs=gp.units.scale)
+        return Told(parts, components)
 
     def _disagreement(self, spread: Tensor) -> Tensor:
         """As `LearnedMean.disagreement`, of a spread in scaled units: [1, latents, n]."""
@@ -107,6 +118,25 @@ class GPGraph(nn.Module):
             return None
         scale, shift = self.gp._units
         return Components(found[0] * scale + shift, found[1] * scale, found[2])
+
+
+def _of_target(units: LogUnits, parts: list[Tensor]) -> list[Tensor]:
+    """`LogTargetGP.predict` from the parts of the prediction of log y."""
+    mean, *variances = parts
+    total = torch.stack(torch.broadcast_tensors(*variances)).sum(0)
+    reach = MOST_AWAY * units.spread
+    mu = mean.clamp(units.centre - reach, units.centre + reach)
+    v = total.clamp_max((MOST_STD * units.spread) ** 2)
+    above = (mu + 0.5 * v).exp()
+    ratio = above.square() * v.expm1() / total.clamp_min(torch.finfo(total.dtype).tiny)
+    return [above - units.scale.shift, *(part * ratio for part in variances)]
+
+
+def _moments_of_logs(scale: LogScale, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """As `LogScale.moments_of_logs`."""
+    above = torch.maximum(mean + scale.shift, LEAST_RATIO * variance.sqrt())
+    v = (variance / above.square()).log1p()
+    return above.log() - 0.5 * v, v
 
 
 class LearnedOnlyGraph(nn.Module):
@@ -169,7 +199,7 @@ class StackGraph(nn.Module):
         most = max(len(own.weights) for own in outputs)
         columns = [[_padded(part, most, i == 1) for i, part in enumerate(own.components)] for own in outputs]
         means, stds, weights = (torch.stack(part, 1) for part in zip(*columns, strict=True))
-        return Told(parts, Components(means, stds, weights))
+        return Told(parts, Components(means, stds, weights, laws[0].logs))  # a log scale is of one target
 
     def _log_excess(self, rows: Tensor, outputs: int) -> Tensor:
         """g, [outputs, n]."""
@@ -194,8 +224,11 @@ class _LawAt:
         self.centres = (1 - law.shared) * mean + law.shared * self.point
         which, scale = (torch.as_tensor(places) for places in np.nonzero(law.weights > 0))
         self.weights = torch.as_tensor(law.weights[law.weights > 0])
+        centres = self.centres
+        if law.logs is not None:
+            centres, variance = _moments_of_logs(law.logs, centres, variance)
         std = (variance * factor).sqrt().index_select(0, which) * ladder[scale][:, None]
-        self.components = (self.centres.index_select(0, which), std, self.weights[:, None])
+        self.components = (centres.index_select(0, which), std, self.weights[:, None])
 
 
 def _moments(
@@ -251,6 +284,7 @@ class Predictor(nn.Module):
         self.reach = None if reach is None else tuple(torch.as_tensor(end) for end in reach)
         self.names: tuple[str, ...] = CLASSES if self.is_classifier else NUMBERS
         self.inputs, self.unfinished = len(model.columns), False
+        self.logs = _log_scale(model)
         self._no_quantiles = _why_no_quantiles(model)
         with torch.no_grad():  # what is computed once and kept, before the graph is traced
             self(torch.zeros(2, self.inputs, dtype=torch.float64))
@@ -268,13 +302,15 @@ class Predictor(nn.Module):
         return tuple(out)
 
     def _quantiles(self, components: Components) -> Tensor:
-        found = mixture_quantiles(self.levels, *components)  # [levels, outputs, n]
+        found = mixture_quantiles(self.levels, *components[:3])  # [levels, outputs, n]
+        if components.logs is not None:
+            found = found.exp() - components.logs.shift
         found = found.expand(len(self.levels), self.outputs, -1)
         return found[:, 0].mT if self.single else found.movedim((0, 1, 2), (2, 1, 0))
 
     def _components(self, components: Components) -> list[Tensor]:
         """[k, outputs, n], and weights as a function of the rows, as an output of a graph must be."""
-        mean, std, weights = components
+        mean, std, weights = components[:3]
         shape = mean.shape[0], self.outputs, -1
         return [mean.expand(shape), std.expand(shape), (weights + 0.0 * mean[:, :, :1]).expand(*shape[:2], 1)]
 
@@ -289,6 +325,13 @@ class Predictor(nn.Module):
             return self._no_quantiles
         self.names = (*NUMBERS, "quantiles")
         return None
+
+
+def _log_scale(model: GP | Stack) -> LogScale | None:
+    """The scale on which the components of a model are Gaussian, where it is not that of the target."""
+    if isinstance(model, LogTargetGP):
+        return model.units.scale
+    return model.law[0].logs if isinstance(model, Stack) and isinstance(model.law, list) else None
 
 
 def _why_no_quantiles(model: GP | Stack) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from duogp.export.mixtures import HALVINGS, NEWTON
 from duogp.export.special import K, coefficients
+from duogp.numerics.lognormal import LogScale
 
 
 class Nodes:
@@ -57,11 +58,18 @@ class Nodes:
         return self("Where", self("Less", z, self.number(0.0)), lower, self("Sub", self.number(1.0), lower))
 
 
-def add_quantiles(onnx: Any, model: Any, levels: list[float], single: bool, name: str = "quantiles") -> None:
+def add_quantiles(
+    onnx: Any,
+    model: Any,
+    levels: list[float],
+    single: bool,
+    logs: LogScale | None = None,
+    name: str = "quantiles",
+) -> None:
     """Replace the last three outputs of a model, the components of a mixture, by its quantiles.
 
     Components are [k, outputs, n] and weights [k, outputs or 1, 1]; the quantiles [n, levels] of one output,
-    or [n, outputs, levels].
+    or [n, outputs, levels]. ``logs``: the scale of the components, where it is not that of the target.
     """
     helper, graph = onnx.helper, model.graph
     mean, std, weights = (output.name for output in graph.output[-3:])
@@ -69,6 +77,8 @@ def add_quantiles(onnx: Any, model: Any, levels: list[float], single: bool, name
     dtype = helper.tensor_dtype_to_np_dtype(element)
     make = Nodes(onnx, dtype, "quantiles")
     x = _standardised_quantiles(make, element, levels, mean, std, weights)
+    if logs is not None:
+        x = make("Sub", make("Exp", x), make.number(logs.shift))
     if single:  # [levels, 1, n]
         found = make("Transpose", make("Squeeze", x, make.number([1], np.int64)), perm=[1, 0])
     else:

@@ -50,6 +50,8 @@ START_ROWS = 10_000
 #: single one are evaluated once a step and not twice: more than a quarter of the time.
 CUDA_BYTES, CPU_BYTES = 16 * 2**30, 2**30
 CPU_CHUNK_ROWS = 2048
+#: Nats a row that further steps must gain for float32 products to be enough: they err by 1e-6 to 1e-5.
+QUICK_TOLERANCE = 1e-3
 #: Numbers kept for every row and inducing point by one kernel's features and their gradients (measured).
 FLOATS_PER_FEATURE = 20
 
@@ -64,6 +66,7 @@ class Builder:
         self.x_scalers, self.y_scalers = _scalers(data, plan)
         table = _table(data, plan, self.x_scalers, self.y_scalers)
         self.cross_fits: list[CrossFit] | None = None
+        self._unseen: list[NDArray[np.float64] | None] | None = None  # of means that were replaced
         if plan.learned:
             if data.offsets is None:
                 self.cross_fits = cross_fits(data, plan)
@@ -135,7 +138,8 @@ class Builder:
             return Evidence(model, self.table, rows)
         if with_validation and self.held_out is not None:
             rows = torch.cat([rows, self.held_out], 1)
-        return ClosedForm(model, self.table, rows, self._chunk_rows(model, rows.shape[1]))
+        chunk, quick = self._chunk_rows(model, rows.shape[1]), self.settings.tolerance >= QUICK_TOLERANCE
+        return ClosedForm(model, self.table, rows, chunk, quick=quick)
 
     def sample(self, size: int) -> Tensor:
         """So many training rows of every replicate [R, size], the same each time."""
@@ -176,11 +180,24 @@ class Builder:
     def _learned_mean(self, replicate: int) -> LearnedMean:
         """The cross-fitted mean of a set of rows; its spread is known where rows have not been seen by it."""
         assert self.cross_fits is not None
-        fit, unseen = self.cross_fits[replicate], None
-        if self.plan.validation is not None:
-            rows = self.data.X[self.plan.validation[replicate]][:, self.plan.columns]
-            unseen = fit.at(rows, self.settings.torch_device)[1].mean(0)
-        return LearnedMean(replace(fit, held_out=None), unseen)
+        unseen = self._spread_unseen(replicate) if self._unseen is None else self._unseen[replicate]
+        return LearnedMean(replace(self.cross_fits[replicate], held_out=None), unseen)
+
+    def _spread_unseen(self, replicate: int) -> NDArray[np.float64] | None:
+        """E[s²] of a learned mean over the validation rows."""
+        if self.cross_fits is None or self.plan.validation is None:
+            return None
+        rows = self.data.X[self.plan.validation[replicate]][:, self.plan.columns]
+        return self.cross_fits[replicate].at(rows, self.settings.torch_device)[1].mean(0)
+
+    def take_means(self, plan: Plan, fits: list[CrossFit]) -> None:
+        """Learned means in the place of those before, fitted to the training rows of another plan."""
+        assert self.cross_fits is not None
+        self._unseen = [self._spread_unseen(r) for r in range(len(self.cross_fits))]
+        self.cross_fits = fits
+        values = learned_values(self.data, plan, fits, self.y_scalers)
+        learned = torch.as_tensor(values, dtype=self.table.dtype, device=self.settings.torch_device)
+        self.table = replace(self.table, learned=learned.repeat_interleave(self.grid, 0))
 
     # -- inside ----------------------------------------------------------------------------------------------
 

@@ -23,11 +23,11 @@ from duogp.fitting.factories import initial_kernel, make_likelihood
 from duogp.fitting.learned import learned_columns
 from duogp.fitting.solver import choose_solver
 from duogp.fitting.training_plan import (
-    SAMPLE_ROWS,
     WARM_ROWS,
     make_sample_start,
     make_training,
     make_warm_start,
+    sample_start_rows,
 )
 from duogp.methods.registry import Method
 from duogp.methods.settings import Settings, as_list
@@ -58,7 +58,7 @@ class Plan:
     betas: list[tuple[float, float]] = field(default_factory=lambda: [(1.0, 0.0)])  # the grid of (β₁, β₂)
     warm_start: TrainingPlan | None = None  # closed-form SVGP to start from
     warm_start_rows: int | None = None  # on a sample of so many rows; None: on all
-    sample_start: TrainingPlan | None = None  # on `SAMPLE_ROWS` of the rows, before all of them
+    sample_start: TrainingPlan | None = None  # on some of the rows, before all of them
     refit: bool = False  # the final q(u) of closed-form training sees the rows held out too
     num_inducing: int = NUM_INDUCING
     num_extra: int | None = None  # of the second set of points; None: there is none
@@ -83,7 +83,7 @@ class Plan:
             if self.warm_start is None
             else f"at most {self.warm_start.epochs} closed-form steps of svgp"
             + (f" on {self.warm_start_rows} of the rows" if self.warm_start_rows else ""),
-            "sample_start": None if self.sample_start is None else f"on {SAMPLE_ROWS} of the rows",
+            "sample_start": None if self.sample_start is None else f"on {sample_start_rows(n)} of the rows",
             "training": self._length(),
             "refit": "the rows held out come back for the final q(u)" if self.refit else None,
             "device": f"{self.settings.torch_device}, {self.settings.dtype}",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,11 +62,18 @@ class Clock:
     seconds: float
     begun: float = field(default_factory=time.perf_counter)
     reserved: float = 0.0
+    for_means: float = 0.0  # of the reserved ones
 
     @property
     def left(self) -> float:
         """For training."""
         return self.begun + self.seconds - self.reserved - time.perf_counter()
+
+    def reserve_for_means(self, seconds: float) -> None:
+        """Keep so much for growing learned means again; of several scales one will do it."""
+        more = max(0.0, seconds - self.for_means)
+        self.for_means += more
+        self.reserved += more
 
     def until(self, share: float) -> float:
         """The value of `time.perf_counter` at which so much of the time for training is over."""
@@ -86,6 +93,8 @@ class Race(ABC):
 
     #: The method of the candidates that come first.
     method = "svgp"
+    #: What sets it apart from another race of the same table.
+    title = ""
     #: What small tables are judged by, in words.
     in_turn: str
 
@@ -102,6 +111,8 @@ class Race(ABC):
         self.clock = Clock(settings.time_budget or self.rules.seconds)
         self.notes: list[str] = []
         self.checkpoints: Checkpoints | None = None
+        self.regrow_share = self.rules.regrow_share
+        self.regrown: dict[str, float] = {}  # seconds that learned means will take on all rows
         self.means: list[Any] = [settings.mean] if "mean" in given else ["trees", "constant"]
         self.excess: CrossFit | None = None  # the log excess, where one is learned
         if data.validation_rows is None:
@@ -148,14 +159,47 @@ class Race(ABC):
 
     def slot(self, name: str) -> Slot | None:
         """The checkpoints of one training of the race; each has a name of its own."""
-        return None if self.checkpoints is None else self.checkpoints.slot(name)
+        return None if self.checkpoints is None else self.checkpoints.slot(f"{name} {self.title}".strip())
 
     def grow_trees(self, plan: Plan, share: float) -> None:
         """The learned mean of all candidates, in its share of the time."""
-        if learned_spec(plan.settings) is not None:
-            name = label("", plan.settings.mean)
-            if any(fit.hurried for fit in cross_fits(self.data, plan, self.clock.until(share))):
-                self.notes.append(f"{name}: they stopped growing: the time was up")
+        if learned_spec(plan.settings) is None:
+            return
+        name, begun = label("", plan.settings.mean), time.perf_counter()
+        hurried = any(fit.hurried for fit in cross_fits(self.data, plan, self.clock.until(share)))
+        seconds = self.rules.regrow_cost * (time.perf_counter() - begun)
+        if hurried:
+            self.notes.append(f"{name}: they stopped growing: the time was up")
+        elif self._regrows(plan) and seconds < self.regrow_share * self.clock.seconds:
+            self.regrown[name] = seconds
+            self.clock.reserve_for_means(sum(self.regrown.values()))
+
+    def _regrows(self, plan: Plan) -> bool:
+        """Whether there are rows that its learned mean has not seen and may see in the end."""
+        return plan.validation is not None and self.data.validation_rows is None
+
+    def mean_of_all_rows(self, plan: Plan) -> tuple[Plan, list[CrossFit]] | None:
+        """A learned mean grown once more, on the rows held out too; None where the time is too short.
+
+        A model of five folds has seen four fifths of the rows that are not held out, which is two thirds of
+        all: those that come back make more of a difference to trees than to a GP.
+        """
+        name = label("", plan.settings.mean)
+        if name not in self.regrown or plan.validation is None:
+            return None
+        every = np.sort(np.concatenate([plan.train, plan.validation], 1))
+        whole = replace(plan, train=every, validation=None)
+        end = time.perf_counter() + self.regrown[name]
+        fits = cross_fits(self.data, whole, end)
+        if any(fit.hurried for fit in fits):
+            self.notes.append(f"{name}: not grown again on all rows: the time was too short")
+            return None
+        return whole, fits
+
+    def regrow(self, builder: Builder) -> None:
+        """The learned mean of a builder, from all rows."""
+        if builder.cross_fits is not None and (found := self.mean_of_all_rows(builder.plan)) is not None:
+            builder.take_means(*found)
 
     def moments(self, gp: Any, plan: Plan) -> tuple[Array, Array]:
         """Of the rows held out, [n, outputs] in the user's units."""
@@ -174,4 +218,4 @@ class Race(ABC):
         return None if self.data.weights is None else self.data.weights[rows]
 
     def note(self, name: str, history: History) -> None:
-        self.notes += [f"{name}: {note}" for note in history.notes]
+        self.notes += [f"{f'{name} {self.title}'.strip()}: {note}" for note in history.notes]

@@ -18,6 +18,7 @@ from duogp.fitting.builder import Builder, start_from, take_prior
 from duogp.fitting.dataset import Dataset
 from duogp.fitting.plan import Plan
 from duogp.fitting.race import Array, Candidate, Race, Verdict, label
+from duogp.fitting.race_logs import in_target_units, log_scale_of, on_logs
 from duogp.fitting.race_predictive import PredictiveRounds
 from duogp.fitting.race_rows import RowMeans, exact_on_rows, exact_on_samples
 from duogp.fitting.stacking import mixture_law
@@ -28,7 +29,8 @@ from duogp.methods import METHODS
 from duogp.methods.settings import BY_DIMENSION, Settings
 from duogp.models.model import Model
 from duogp.posterior.gp import GP
-from duogp.posterior.stack import EXCESS_BOUNDS, bounded_excess
+from duogp.posterior.laws import EXCESS_BOUNDS, bounded_excess
+from duogp.posterior.log_target import LogUnits
 from duogp.training import Callback, History, settle, train
 
 
@@ -46,6 +48,7 @@ class ClosedRace(Race):
         exact = self.n - self.num_held <= few and "num_inducing" not in given
         self.method = "exact" if exact else "svgp"
         self.predictive = self.rules.predictive if settings.solver == "auto" and not self.small else ()
+        self.units: LogUnits | None = None  # of a race on the log scale
         self.pace = 0.0  # seconds a row of a closed form's step, where steps on a sample have told
         own: dict[str, Any] = {} if exact else self.points(self.rules.closed_points.on(device))
         if settings.steps is None and settings.epochs is None:
@@ -53,17 +56,45 @@ class ClosedRace(Race):
         if "lengthscale_prior" not in given and isinstance(settings.kernel, str):
             own["lengthscale_prior"] = BY_DIMENSION  # few rows say nothing about the columns that hardly vary
         self.settings = self.settings.but(**own)
+        self.logs = log_scale_of(data, self.rules.least_skew)
 
     def planned(self) -> list[str]:
-        return [*super().planned(), *self.predictive]
+        also = [] if self.logs is None else [f"{name} of log y" for name in super().planned()]
+        return [*super().planned(), *also, *self.predictive]
 
     def candidates(self) -> list[Candidate]:
-        closed = self._closed_forms()
-        found = [*closed]
-        self.excess = self._excess(min(found, key=self._nll))
+        """Closed forms, on the log scale too where there is one; the better scale goes on."""
+        scales = [self] if self.logs is None else [self, self._race_of_logs()]
+        closed = self._closed_forms(scales)
+        leader, best = min(
+            ((race, race._best(own)) for race, own in closed), key=lambda pair: pair[0]._place(pair[1])
+        )
+        self.excess = leader._excess(best)
+        for race in scales:
+            if race is not leader:
+                race.regrown.clear()
+        found = []
+        for race, own in closed:
+            own = own + race._more(own) if race is leader else own
+            found += own if race is self else [race._in_target_units(candidate) for candidate in own]
+        return found
+
+    def _race_of_logs(self) -> ClosedRace:
+        """A race on the log scale by the same clock."""
+        assert self.logs is not None
+        other = ClosedRace(on_logs(self.data, self.logs), self.given, self.settings, self.callbacks)
+        other.settings, other.logs = self.settings, None
+        other.units = LogUnits.of(self.logs, self.data.target.values[self.data.rows[0]])
+        other.clock, other.notes, other.checkpoints = self.clock, self.notes, self.checkpoints
+        other.title = "of log y"
+        return other
+
+    def _more(self, closed: list[Candidate]) -> list[Candidate]:
+        """Candidates that start from the closed forms."""
+        found: list[Candidate] = []
         if self._takes_row_means():
             share = self.rules.trees_share + self.rules.closed_share + self.rules.rows_share
-            found += RowMeans(self).run(sorted(found, key=self._nll), self.clock.until(share))
+            found += RowMeans(self).run(sorted(closed, key=self._nll), self.clock.until(share))
         if self.predictive:
             some = self.affordable_rows(self.rules.refit_share * self.clock.seconds)
             more = PredictiveRounds(self, self.predictive, some).run(sorted(closed, key=self._nll))
@@ -78,15 +109,42 @@ class ClosedRace(Race):
         wanted = not self.small and "num_inducing" not in self.given and self.n <= few
         return wanted and not METHODS[self.method].recipe.points_are_rows
 
-    def _closed_forms(self) -> list[Candidate]:
-        out = []
+    def _closed_forms(self, scales: list[ClosedRace]) -> list[tuple[ClosedRace, list[Candidate]]]:
+        """Of every scale one with every mean; a scale that is far behind with the first gets no other."""
+        found: list[tuple[ClosedRace, list[Candidate]]] = [(race, []) for race in scales]
+        end = 0.9 if self.small else self.rules.trees_share + self.rules.closed_share
         for i, mean in enumerate(self.means):
-            plan = self.plan(self.method, mean, solver="closed-form")  # of any number of rows
-            self.grow_trees(plan, self.rules.trees_share)
-            end = self.rules.trees_share + self.rules.closed_share if not self.small else 0.9
-            allowed = (self.clock.until(end) - time.perf_counter()) / (len(self.means) - i)
-            out.append(self._closed_form(plan, label(self.method, mean), max(allowed, 0.5)))
-        return out
+            racing = found if i == 0 else self._near_the_best(found)
+            plans = [race.plan(race.method, mean, solver="closed-form") for race, _ in racing]  # of any size
+            for j, (race, _) in enumerate(racing):
+                race.grow_trees(plans[j], self.rules.trees_share * (j + 1) / len(scales))
+            for j, (race, own) in enumerate(racing):
+                left = len(racing) * (len(self.means) - i) - j
+                allowed = (self.clock.until(end) - time.perf_counter()) / left
+                own.append(race._closed_form(plans[j], label(race.method, mean), max(allowed, 0.5)))
+        return found
+
+    def _near_the_best(
+        self, found: list[tuple[ClosedRace, list[Candidate]]]
+    ) -> list[tuple[ClosedRace, list[Candidate]]]:
+        """The scales that are worth further candidates."""
+        places = [race._place(race._best(own)) for race, own in found]
+        near = min(places) + self.rules.scale_gap
+        return [pair for pair, place in zip(found, places, strict=True) if place <= near]
+
+    def _best(self, found: list[Candidate]) -> Candidate:
+        return min(found, key=self._nll)
+
+    def _place(self, candidate: Candidate) -> float:
+        """The NLL a row of the target, less a constant; comparable between scales."""
+        score = 0.5 * self._nll(candidate)
+        if self.units is not None:  # the density of y, not of its logarithm
+            score += float(self.data.target.values[self.rows_judged([candidate])].mean())
+        return score
+
+    def _in_target_units(self, candidate: Candidate) -> Candidate:
+        assert self.units is not None
+        return in_target_units(candidate, self.units)
 
     def _closed_form(self, plan: Plan, name: str, seconds: float) -> Candidate:
         builder = Builder(self.data, plan)
@@ -114,6 +172,7 @@ class ClosedRace(Race):
                     f"{name}: almost without noise, it stays as the rows held out have judged it"
                 )
                 return gp
+            self.regrow(builder)
             self._solve_for_all(builder, model, held[0])
             return builder.fitted(model, history)
 
@@ -246,7 +305,7 @@ class ClosedRace(Race):
         weights = self.row_weights(rows)
         laws, scores = zip(
             *(
-                mixture_law(y[:, p], mean[..., p], variance[..., p], g[:, p], weights)
+                mixture_law(y[:, p], mean[..., p], variance[..., p], g[:, p], weights, self.logs)
                 for p in range(y.shape[1])
             ),
             strict=True,

@@ -37,6 +37,7 @@ class NaturalRace(Race):
     ) -> None:
         super().__init__(data, given, settings, callbacks)
         self.trained = 0.0  # seconds
+        self.regrow_share = self.rules.natural_regrow_share
         self.in_turn = f"all rows, in {self.rules.folds} folds"
         own = self.points(self.rules.natural_points.of(self.small))
         self.settings = self.settings.but(**own, **self._natural(settings))
@@ -65,15 +66,18 @@ class NaturalRace(Race):
             begun, trained = time.perf_counter(), self.trained
             out += self._with_mean(plan, mean, allowed / 2 if self.small else allowed)
             beside = time.perf_counter() - begun - (self.trained - trained)
-        return out + [self._learned_only(out[0].gp, fit, name) for name, fit in learned.items()]
+        return out + [self._learned_only(out[0].gp, *own) for own in learned]
 
-    def _learned_fits(self) -> dict[str, CrossFit]:
+    def _learned_fits(self) -> list[tuple[CrossFit, str, Plan]]:
         """Of classes: logistic regression, hard to beat on few rows, and bagged trees."""
         if self.data.num_classes is None or "mean" in self.given or self.n > self.rules.most_learned_rows:
-            return {}
-        until = self.clock.until(self.rules.learned_share)
-        specs = {"logistic": Logistic(), "bagged": Bagged()}
-        return {n: cross_fits(self.data, self.plan("svgp", s), until)[0] for n, s in specs.items()}
+            return []
+        out = []
+        for name, spec in {"logistic": Logistic(), "bagged": Bagged()}.items():
+            plan = self.plan("svgp", spec)
+            self.grow_trees(plan, self.rules.learned_share)
+            out.append((cross_fits(self.data, plan)[0], name, plan))
+        return out
 
     def _with_mean(self, plan: Plan, mean: Any, seconds: float) -> list[Candidate]:
         """A GP with this mean; for classes also a mean that was learned, without the GP."""
@@ -86,9 +90,16 @@ class NaturalRace(Race):
         self.note(name, history)
         gp = builder.fitted(model, history)
         held = self._by_folds(plan, builder, seconds, name) if self.small else self._held_density(gp, plan)
-        out = [Candidate(name, gp, held, None, builder, model)]
+
+        def refit() -> GP:
+            self.regrow(builder)
+            return builder.fitted(model, history)
+
+        out = [Candidate(name, gp, held, refit, builder, model)]
         if builder.cross_fits is not None and self.data.num_classes is not None:
-            out.append(self._alone(builder, label("", mean)))
+            fit = builder.cross_fits[0]
+            bare = builder.fitted(builder.model(), History())
+            out.append(self._learned_only(bare, fit, label("", mean), plan))
         return out
 
     def _held_density(self, gp: Any, plan: Plan) -> Array:
@@ -99,17 +110,18 @@ class NaturalRace(Race):
             return probabilities
         return gp.log_density(self.data.X[rows], self.data.target.values[rows])
 
-    def _alone(self, builder: Builder, name: str) -> Candidate:
-        """The cross-fitted mean of a GP without the GP."""
-        assert builder.cross_fits is not None
-        return self._learned_only(builder.fitted(builder.model(), History()), builder.cross_fits[0], name)
-
-    def _learned_only(self, gp: GP, fit: CrossFit, name: str) -> Candidate:
+    def _learned_only(self, gp: GP, fit: CrossFit, name: str, plan: Plan) -> Candidate:
+        """A cross-fitted mean without a GP; ``gp``: another model of the same table."""
         own = LearnedOnly(gp, LearnedMean(replace(fit, held_out=None)))
         if self.small:
             assert fit.held_out is not None
             return Candidate(name, own, own.probabilities_of(fit.held_out))
-        return Candidate(name, own, self._held_density(own, self.plan("svgp", "constant")))
+
+        def refit() -> LearnedOnly:
+            found = self.mean_of_all_rows(plan)
+            return own if found is None else LearnedOnly(gp, LearnedMean(replace(found[1][0], held_out=None)))
+
+        return Candidate(name, own, self._held_density(own, self.plan("svgp", "constant")), refit)
 
     def _by_folds(self, plan: Plan, builder: Builder, seconds: float, name: str) -> Array:
         """What models that were trained without a fold say about it: probabilities, or log densities."""

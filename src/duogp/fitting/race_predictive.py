@@ -11,6 +11,7 @@ from duogp.fitting.builder import Builder, start_from
 from duogp.fitting.race import Candidate, Race, label
 from duogp.methods import METHODS
 from duogp.models.model import Model
+from duogp.posterior.gp import GP
 from duogp.training import History, make_schedule, settle, train
 
 
@@ -63,7 +64,14 @@ class PredictiveRounds:
         race.note(title, history)
         settings = builder.settings.but(solver="stochastic")
         gp = builder.fitted(model, history, method=METHODS[name], settings=settings)
-        return [Candidate(title, gp, race.moments(gp, builder.plan), None, builder, model)]
+        held = race.moments(gp, builder.plan)
+
+        def refit() -> GP:
+            """Parameters were learned with early stopping: only the learned mean sees all rows."""
+            race.regrow(builder)
+            return builder.fitted(model, history, method=METHODS[name], settings=settings)
+
+        return [Candidate(title, gp, held, refit, builder, model)]
 
     def _start(self, closed: Candidate) -> tuple[Builder, Model]:
         """The builder of predictive methods with the mean of a closed form, and that form at its points."""

@@ -80,6 +80,7 @@ class RowMeans:
         def refit() -> GP:
             if race.data.validation_rows is not None:
                 return gp
+            race.regrow(builder)
             own = self._solved(builder, kernel, closed.model, True)  # type: ignore[arg-type]
             return builder.fitted(own, history, method=METHOD, settings=settings)
 

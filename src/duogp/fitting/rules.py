@@ -52,6 +52,11 @@ class Rules:
     trees_share: float = 0.3
     closed_share: float = 0.35
     excess_share: float = 0.08
+    #: Of the time that learned means took, what growing them again on all rows may take, and the share of
+    #: all time above which they are not: beside closed forms, and where there are none.
+    regrow_cost: float = 1.5
+    regrow_share: float = 0.3
+    natural_regrow_share: float = 0.3
     #: Of the trees where GPs have no closed form: there they are more often the better half.
     natural_trees_share: float = 0.45
     #: Of the time, for bagged trees of classes; rows up to which they and logistic regression are candidates.
@@ -63,6 +68,10 @@ class Rules:
     most_centres: int = 1000
 
     # -- closed forms
+    #: Skewness of a target above zero from which its logarithm is tried too.
+    least_skew: float = 0.5
+    #: Nats a row by which a scale may be behind with its first candidate and still have others.
+    scale_gap: float = 0.15
     #: Rows up to which the exact GP is a candidate.
     exact_rows: ByDevice = ByDevice(cpu=1000, cuda=8000)
     #: Rows of the sample that the kernel of an exact GP is first learned on, where there are twice as many.

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from duogp.numerics.lognormal import LogScale
 from duogp.numerics.mixtures import log_normal, mixture_weights
-from duogp.posterior.stack import LADDER, ClassLaw, MixtureLaw, tempered_probabilities
+from duogp.posterior.laws import LADDER, ClassLaw, MixtureLaw, tempered_probabilities
 
 Array = NDArray[np.float64]
 
@@ -36,9 +37,17 @@ LEAST_WEIGHT = 1e-3
 
 
 def mixture_law(
-    y: Array, mean: Array, variance: Array, g: Array, row_weights: Array | None = None
+    y: Array,
+    mean: Array,
+    variance: Array,
+    g: Array,
+    row_weights: Array | None = None,
+    logs: LogScale | None = None,
 ) -> tuple[MixtureLaw, float]:
-    """The law of one output, and its log score per row; y [n], moments [K, n], log excess g [n]."""
+    """The law of one output, and its log score per row; y [n], moments [K, n], log excess g [n].
+
+    ``logs``: a scale on which the members may be Gaussian too.
+    """
     members = len(mean)
     if not _are_numbers(y, mean, variance):  # out of range: nothing to tell members apart by
         shape = np.tile(SHAPE / members, (members, 1))
@@ -51,6 +60,11 @@ def mixture_law(
         centres = (1 - shared) * mean + shared * average
         law, value = _mixture_law(y, centres, variance, g, row_weights)
         found.append((value, replace(law, mean_weights=mean_weights, shared=shared)))
+        if logs is not None:
+            z = logs.logs(y)
+            law, value = _mixture_law(z, *logs.moments_of_logs(centres, variance), g, row_weights)
+            value -= float(np.average(z, weights=row_weights))  # the density of y, not of z
+            found.append((value, replace(law, mean_weights=mean_weights, shared=shared, logs=logs)))
     value, law = max(found, key=lambda entry: entry[0])
     return law, value
 

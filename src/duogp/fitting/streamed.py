@@ -27,6 +27,7 @@ from duogp.fitting.plan import Plan, make_plan, why_validation
 from duogp.fitting.solver import choose_solver, closed_form_obstacle
 from duogp.fitting.streamed_rows import StreamedRows
 from duogp.fitting.table import is_auto, start
+from duogp.fitting.training_plan import CHECK_EVERY, FEWEST_STEPS
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings, as_list
 from duogp.models.deep import DeepModel
@@ -52,8 +53,6 @@ from duogp.training.stream import StreamedClosedForm, StreamFeed, streamed_nll
 START_SAMPLE = 20_000
 #: Evaluations of the bound of all rows, unless the user says how many.
 MOST_EVALUATIONS = 100
-#: Evaluations before the loss may be called at rest: the start is a good one.
-FEWEST_EVALUATIONS = 10
 #: Minibatch steps unless the user says how many, but one epoch at least.
 MOST_STEPS = 30_000
 
@@ -223,8 +222,8 @@ def _passes(plan: Plan, settings: Settings) -> TrainingPlan:
         epochs=settings.steps or settings.epochs or MOST_EVALUATIONS,
         tolerance=settings.tolerance,
         steps=None,
-        fewest_steps=FEWEST_EVALUATIONS,
-        check_every=5,
+        fewest_steps=FEWEST_STEPS,
+        check_every=CHECK_EVERY,
         backend="eager",
     )
 

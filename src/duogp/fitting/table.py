@@ -17,7 +17,7 @@ from duogp.fitting.checks import check_settings
 from duogp.fitting.dataset import Dataset, with_seed
 from duogp.fitting.identity import identity_of
 from duogp.fitting.plan import Plan, make_plan
-from duogp.fitting.training_plan import SAMPLE_ROWS
+from duogp.fitting.training_plan import after_sample_start, sample_start_rows
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
@@ -186,6 +186,8 @@ def fit_plan(
     starts, words = start(builder, model, plan, begin)
     problem = builder.problem(model)
     training = _rest_of(plan.training, starts)
+    if plan.sample_start is not None:
+        training = after_sample_start(training, builder.n)
     histories = train(model, problem, training, builder.validation(), callbacks, main)
     for history, before in zip(histories, starts, strict=False):
         history.seconds += before.seconds
@@ -217,9 +219,9 @@ def start(builder: Builder, model: Model, plan: Plan, slot: Slot | None = None) 
         start_from(coupled, model)
         return found, "closed-form steps of the coupled basis"
     if plan.sample_start is not None:
-        problem = builder.closed_form(model, sample=SAMPLE_ROWS)
-        found = train(model, problem, plan.sample_start, slot=slot)
-        return found, f"steps on a sample of {SAMPLE_ROWS} rows"
+        rows = sample_start_rows(builder.n)
+        found = train(model, builder.closed_form(model, sample=rows), plan.sample_start, slot=slot)
+        return found, f"steps on a sample of {rows} rows"
     return [], ""
 
 

@@ -231,13 +231,19 @@ class CollapsedObjective:
     ``chunks`` are functions that produce the rows (so that nothing has to be kept): a list, or anything that
     can be iterated over again and again, one pass over the rows each time. With a list of one chunk the
     features are computed once and serve both the statistics and the gradient. ``group``: the processes whose
-    chunks together are the rows; each needs one chunk at least, which may have no rows.
+    chunks together are the rows; each needs one chunk at least, which may have no rows. ``quick``: gradients
+    may come from float32 products where these are precise enough (`fused.collapsed`).
     """
 
     def __init__(
-        self, model: Model, chunks: Iterable[Callable[[], Batch]], group: Group | None = None
+        self,
+        model: Model,
+        chunks: Iterable[Callable[[], Batch]],
+        group: Group | None = None,
+        *,
+        quick: bool = False,
     ) -> None:
-        self.model = model
+        self.model, self.quick = model, quick
         self.chunks = chunks
         self.group = Group() if group is None else group
         count = len(chunks) if isinstance(chunks, Sequence) else None
@@ -289,8 +295,9 @@ class CollapsedObjective:
         model, leads = self.model, self.group.leads
         leaves, restore = _cut(factors)
         own = restore(leaves)
+        quick = self.quick and collapsed.quick_is_enough(model, own)
         with torch.set_grad_enabled(self.single):
-            total, kept, by_row = self._sums(own)
+            total, kept, by_row = self._sums(own, quick=quick)
         sums = total.leaves()
         data = collapsed.weighed(model, own, sums, by_row=by_row)
         gram = data.precision()
@@ -299,7 +306,7 @@ class CollapsedObjective:
         loss.sum().backward(inputs=None if leads else [s for s in sums if s is not None])
         centre = collapsed.centre_of(model, own, q.mean)
         for chunk in self.chunks:
-            rows = collapsed.ChunkSums(model, chunk(), own) if kept is None else kept
+            rows = collapsed.ChunkSums(model, chunk(), own, quick=quick) if kept is None else kept
             rows.backward(sums, centre)
             del rows
         if leads:
@@ -343,14 +350,16 @@ class CollapsedObjective:
             stats = stats.over(self.group)
         return optimum(self.model, factors, stats)
 
-    def _sums(self, factors: Any) -> tuple[collapsed.Sums, collapsed.ChunkSums | None, bool]:
+    def _sums(
+        self, factors: Any, *, quick: bool = False
+    ) -> tuple[collapsed.Sums, collapsed.ChunkSums | None, bool]:
         """Over all chunks, the rows of a single chunk, and whether rows have noise of their own."""
         total: collapsed.Sums | None = None
         by_row = False
         for chunk in self.chunks:
             batch = chunk()
             by_row = batch.noise is not None
-            rows = collapsed.ChunkSums(self.model, batch, factors)
+            rows = collapsed.ChunkSums(self.model, batch, factors, quick=quick)
             total = rows.sums() if total is None else total + rows.sums()
             if not self.single:
                 del rows

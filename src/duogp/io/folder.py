@@ -160,7 +160,10 @@ def _require_free(target: Path) -> None:
 
 
 def _put(fresh: Path, target: Path) -> None:
-    """Move a complete folder to its place; the former one is removed afterwards, without its other files."""
+    """Move a complete folder to its place; the former one is removed afterwards, without its other files.
+
+    They are in both folders when these change places: a process that is killed then has lost none.
+    """
     if not target.exists():
         try:
             os.rename(fresh, target)
@@ -168,8 +171,9 @@ def _put(fresh: Path, target: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another writer was faster
                 raise
+    _link_others(target, fresh)
     if _exchange(fresh, target):
-        _keep_others(fresh, target)  # what is left of it the caller removes
+        _keep_others(fresh, target)  # those that are new; what is left of it the caller removes
         return
     former = _beside(target, "old")
     os.rename(target, former)
@@ -182,13 +186,39 @@ def _put(fresh: Path, target: Path) -> None:
     shutil.rmtree(former, ignore_errors=True)
 
 
-def _keep_others(former: Path, target: Path) -> None:
-    """Move files that are none of the former model's (figures, notes) to the new one."""
+def _others(folder: Path, missing_in: Path) -> Iterator[tuple[Path, Path]]:
+    """Files and folders that are none of a model's (figures, notes), and their places in another folder."""
     own = {MANIFEST, TENSORS, *OWN_FILES}
-    for other in former.iterdir():
-        if other.name not in own and not (target / other.name).exists():
-            with contextlib.suppress(FileNotFoundError):  # another writer has taken the model's place
-                os.rename(other, target / other.name)
+    for other in folder.iterdir():
+        if other.name not in own and not (missing_in / other.name).exists():
+            yield other, missing_in / other.name
+
+
+def _link_others(former: Path, fresh: Path) -> None:
+    """Give a folder that is not yet in its place the other files of the former one; both have them then."""
+    with contextlib.suppress(FileNotFoundError):  # another writer has taken the model's place
+        for other, place in _others(former, fresh):
+            if other.is_dir() and not other.is_symlink():
+                shutil.copytree(other, place, symlinks=True, copy_function=_link)
+            else:
+                _link(other, place)
+
+
+def _link(source: str | os.PathLike[str], place: str | os.PathLike[str]) -> None:
+    """A second name of a file; a copy where the file system has none."""
+    try:
+        os.link(source, place, follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copy2(source, place, follow_symlinks=False)
+
+
+def _keep_others(former: Path, target: Path) -> None:
+    """Move other files that the new folder lacks to it."""
+    for other, place in _others(former, target):
+        with contextlib.suppress(FileNotFoundError):  # another writer has taken the model's place
+            os.rename(other, place)
 
 
 def _exchange(one: Path, other: Path) -> bool:

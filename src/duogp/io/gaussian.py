@@ -8,6 +8,7 @@ allocated which the file does not hold.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,8 +28,10 @@ from duogp.methods import Method
 from duogp.methods.settings import Settings
 from duogp.models.deep import DeepModel
 from duogp.models.model import Batch, Model
+from duogp.numerics.lognormal import LogScale
 from duogp.posterior.deep import DeepGP
 from duogp.posterior.gp import GP
+from duogp.posterior.log_target import LogTargetGP, LogUnits
 
 #: Names that a second set of points has in one basis or another.
 SECOND_POINTS = ("orthogonal_inducing", "mean_inducing")
@@ -54,6 +57,7 @@ def gaussian_state(gp: GP) -> tuple[dict[str, Any], dict[str, Tensor]]:
             **described,
         },
         **({} if learned is None else {"learned_mean": learned}),
+        **({"log_target": _log_units(gp.units)} if isinstance(gp, LogTargetGP) else {}),
     }, {**tensors, **of_mean}
 
 
@@ -86,7 +90,21 @@ def gaussian_from_state(
         raise SavedModelError("its manifest has class labels without a likelihood of classes, or the reverse")
     restore_module(model, described, tensors)
     fitted = DeepGP if isinstance(model, DeepModel) else GP
-    return fitted(model, method=method, settings=settings, known_noise=known_noise, learned=learned, **common)
+    gp = fitted(model, method=method, settings=settings, known_noise=known_noise, learned=learned, **common)
+    return gp if part.get("log_target") is None else LogTargetGP.of(gp, _read_log_units(part["log_target"]))
+
+
+def _log_units(units: LogUnits) -> list[float]:
+    return [units.scale.shift, units.centre, units.spread]
+
+
+def _read_log_units(numbers: Any) -> LogUnits:
+    if not (isinstance(numbers, list) and len(numbers) == 3 and all(isinstance(v, float) for v in numbers)):
+        raise SavedModelError("the log scale of its target is not three numbers")
+    shift, centre, spread = numbers
+    if not (shift >= 0 and math.isfinite(centre) and 0 < spread < math.inf):
+        raise SavedModelError("the log scale of its target has impossible numbers")
+    return LogUnits(LogScale(shift), centre, spread)
 
 
 class Sizes:

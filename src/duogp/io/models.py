@@ -18,13 +18,17 @@ from duogp.io.learned import learned_from_state, learned_state
 from duogp.io.modules import count_numbers
 from duogp.io.plain import entries, entry, history_from_plain, history_to_plain
 from duogp.io.specs import Reader
+from duogp.numerics.lognormal import LogScale
 from duogp.posterior.gp import GP
+from duogp.posterior.laws import LADDER, ClassLaw, MixtureLaw
 from duogp.posterior.learned import LearnedMean, LearnedOnly
-from duogp.posterior.stack import LADDER, ClassLaw, MixtureLaw, Stack
+from duogp.posterior.stack import Stack
 
 STACK = "stack"
 #: Arrays of a mixture law.
 MIXTURE = ("weights", "log_scale", "power", "mean_weights", "shared")
+#: In the place of the shift of a log scale, where there is none.
+NOT_ON_LOGS = -1.0
 
 
 def gp_state(gp: GP | Stack | NeuralPredictor) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -98,7 +102,8 @@ def _law_arrays(stack: Stack) -> dict[str, Any]:
     if isinstance(law, ClassLaw):
         return {n: getattr(law, n) for n in ("weights", "temperature", "frequencies")}
     if isinstance(law, list):
-        return {n: np.stack([getattr(own, n) for own in law]) for n in MIXTURE}
+        logs = np.array([NOT_ON_LOGS if own.logs is None else own.logs.shift for own in law])
+        return {n: np.stack([getattr(own, n) for own in law]) for n in MIXTURE} | {"logs": logs}
     return {"weights": law}
 
 
@@ -145,6 +150,8 @@ def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def _law(kind: str, tensors: Mapping[str, Tensor], members: int, gp: GP) -> Any:
     """A law whose arrays have the sizes of the members, and are weights and positive numbers."""
     arrays = {name: value.double().cpu().numpy() for name, value in tensors.items()}
+    if kind == "mixture" and "shared" in arrays:  # models saved before there was a log scale have none
+        arrays.setdefault("logs", np.full(arrays["shared"].shape, NOT_ON_LOGS))
     outputs, labels = len(gp.y_scaler.scale), 0 if gp.classes is None else len(gp.classes)
     shapes = {
         "mixture": {
@@ -153,6 +160,7 @@ def _law(kind: str, tensors: Mapping[str, Tensor], members: int, gp: GP) -> Any:
             "power": (outputs, members),
             "mean_weights": (outputs, members),
             "shared": (outputs,),
+            "logs": (outputs,),
         },
         "classes": {"weights": (members + 1,), "temperature": (members,), "frequencies": (labels,)},
         "density": {"weights": (members,)},
@@ -167,4 +175,5 @@ def _law(kind: str, tensors: Mapping[str, Tensor], members: int, gp: GP) -> Any:
         return ClassLaw(**arrays)
     if kind == "density":
         return arrays["weights"]
-    return [MixtureLaw(*(arrays[n][p] for n in MIXTURE)) for p in range(outputs)]
+    scales = [None if shift < 0 else LogScale(float(shift)) for shift in arrays["logs"]]
+    return [MixtureLaw(**{n: arrays[n][p] for n in MIXTURE}, logs=scale) for p, scale in enumerate(scales)]

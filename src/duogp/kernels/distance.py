@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 
 EPS = torch.finfo(torch.float64).eps
+#: Lengthscales from the centre beyond which a coordinate is taken for this: its square must be finite.
+#: Kernels are zero long before, but points that are all taken for it would be one: it is no smaller.
+FARTHEST = 1e140
 
 
 def centred(x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
@@ -27,7 +30,12 @@ def scaled(x1: Tensor, x2: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """`centred` inputs over a scale, float64."""
     a, b = centred(x1, x2)
     inverse = scale.double().reciprocal()
-    return a * inverse, b * inverse
+    return within_reach(a * inverse), within_reach(b * inverse)
+
+
+def within_reach(x: Tensor) -> Tensor:
+    """Scaled coordinates no farther out than `FARTHEST`, so that no difference of squares is ∞ − ∞."""
+    return x.clamp(-FARTHEST, FARTHEST)
 
 
 def squared_distance(x1: Tensor, x2: Tensor, scale: Tensor | None = None) -> Tensor:

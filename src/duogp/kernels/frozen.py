@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from duogp.kernels.base import Kernel
+from duogp.kernels.distance import within_reach
 from duogp.kernels.profiles import Profile, right
 from duogp.kernels.stationary import Stationary, profile_of
 
@@ -42,11 +43,11 @@ class FrozenColumns:
         points = points.double()
         centre = points.mean(-2, keepdim=True)
         inverse = kernel.lengthscale().double()[..., None, :].reciprocal()
-        scaled = (points - centre) * inverse
+        scaled = within_reach((points - centre) * inverse)
         sound = bool(scaled.square().sum(-1).max() <= NEAR)
         return cls(profile, centre, inverse, profile.left(scaled), sound)
 
     def __call__(self, x: Tensor) -> Tensor:
         """k(Z, x), x [..., n, d] in float64: [..., M, n]."""
-        q = self.left @ right((x - self.centre) * self.inverse).mT
+        q = self.left @ right(within_reach((x - self.centre) * self.inverse)).mT
         return self.profile.value(q, sound=self.sound)

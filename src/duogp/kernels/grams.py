@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from duogp.kernels.distance import centred
+from duogp.kernels.distance import centred, within_reach
 from duogp.kernels.profiles import Profile, weighted_sums
 
 
@@ -58,7 +58,7 @@ class StationaryGrams:
     def scaled(self, z: Tensor, x: Tensor, lengthscale: Tensor) -> Scaled:
         a, b = centred(z, x)
         inverse = lengthscale.double().reciprocal()
-        a, b = a * inverse, b * inverse
+        a, b = within_reach(a * inverse), within_reach(b * inverse)
         if a.shape[:-2] != b.shape[:-2]:
             batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
             a, b = (points.expand(*batch, *points.shape[-2:]) for points in (a, b))

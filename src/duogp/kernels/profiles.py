@@ -22,6 +22,9 @@ from torch import Tensor
 
 from duogp.kernels.distance import EPS, distance, squared_distance
 
+#: r² past which a Matérn kernel is zero in any precision.
+FAR = 1e30
+
 
 class Profile(ABC):
     """k and dk/d(r²) as functions of r²."""
@@ -136,7 +139,7 @@ class HalfInteger(Profile):
         self.slope_scale = {1: -0.5, 3: -1.5, 5: -5.0 / 6.0}[twice_nu]
 
     def value_and_slope(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        s = q.clamp_min_(0.0).sqrt_()
+        s = q.clamp_(0.0, FAR).sqrt_()  # finite in float32 too: no ∞ · exp(−∞)
         decay = torch.neg(s).exp_()
         if self.twice_nu == 1:  # not smooth where points coincide: their gradient is zero
             return decay, torch.where(s > 0, decay / s, 0.0)

@@ -17,7 +17,6 @@ log score of rows that the members have not seen (`fitting.stacking`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -29,145 +28,22 @@ from duogp.means import CrossFit
 from duogp.methods import Method
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
-from duogp.numerics.mixtures import mixture_crps, mixture_log_density, mixture_quantiles
 from duogp.posterior.draws import draws_count, require_memory, require_seed
 from duogp.posterior.gp import GP
-from duogp.posterior.prediction import ClassPrediction, Prediction, check_interval_level
+from duogp.posterior.laws import (
+    LADDER,
+    LEAST,
+    ClassLaw,
+    MixtureLaw,
+    MixturePrediction,
+    bounded_excess,
+)
+from duogp.posterior.log_target import LogTargetGP
+from duogp.posterior.prediction import ClassPrediction, Prediction
 from duogp.posterior.units import Fitted
 from duogp.training.history import History
 
 Array = NDArray[np.float64]
-
-#: r_s, the standard deviations of the ladder relative to the member's.
-LADDER = (0.02, 0.06, 0.17, 0.4, 0.7, 1.0, 1.5, 2.5, 5.0)
-#: The log excess stays within these bounds; squared errors of its training rows do too.
-EXCESS_BOUNDS = (1e-3, 1e2)
-#: Least probability of a class.
-LEAST = 1e-12
-
-
-@dataclass(frozen=True, eq=False)
-class MixtureLaw:
-    """Of one output with K members: weights [K, S] of members and scales, a [K], b [K], u [K] and δ."""
-
-    weights: Array
-    log_scale: Array
-    power: Array
-    mean_weights: Array
-    shared: float = 0.0
-
-    @property
-    def of_members(self) -> Array:
-        """[K]."""
-        return self.weights.sum(1)
-
-    def point(self, mean: Array) -> Array:
-        """m from μ_k [K, n], [n]."""
-        return self.mean_weights @ mean
-
-    def centres(self, mean: Array) -> Array:
-        """m_k from μ_k, [K, n]."""
-        return (1 - self.shared) * mean + self.shared * self.point(mean)
-
-    def factor(self, g: Array) -> Array:
-        """c_k at rows where the log excess is g [n]: [K, n]."""
-        return np.exp(self.log_scale[:, None] + self.power[:, None] * g)
-
-    def components(self, mean: Array, variance: Array, g: Array) -> tuple[Array, Array, Array]:
-        """Means and standard deviations [J, n] and weights [J] of the mixture, for moments [K, n]."""
-        which, scale = np.nonzero(self.weights > 0)
-        std = np.sqrt(variance * self.factor(g))[which] * np.array(LADDER)[scale][:, None]
-        return self.centres(mean)[which], std, self.weights[which, scale]
-
-    def mean_factor(self, g: Array) -> Array:
-        """What the variance of every member is multiplied by, on average over the ladder: [K, n]."""
-        share = self.weights / np.maximum(self.of_members[:, None], np.finfo(float).tiny)
-        return self.factor(g) * (share @ np.square(LADDER))[:, None]
-
-
-@dataclass(frozen=True, eq=False)
-class ClassLaw:
-    """Weights [1 + K] of the frequencies π [C] and of the members, whose temperatures are T [K]."""
-
-    weights: Array
-    temperature: Array
-    frequencies: Array
-
-    @property
-    def of_members(self) -> Array:
-        return self.weights[1:]
-
-    def probabilities(self, members: Array) -> Array:
-        """[n, C] from those of the members [K, n, C]."""
-        tempered = tempered_probabilities(members, self.temperature)
-        return self.weights[0] * self.frequencies + np.tensordot(self.weights[1:], tempered, 1)
-
-
-def bounded_excess(g: Array) -> Array:
-    """g within the logs of `EXCESS_BOUNDS`."""
-    return g.clip(*np.log(EXCESS_BOUNDS))
-
-
-def tempered_probabilities(p: Array, temperature: Array) -> Array:
-    """p^{1/T}, normalised: [K, n, C] for T [K]."""
-    logs = np.log(np.maximum(p, LEAST)) / temperature[:, None, None]
-    return np.exp(logs - logsumexp(logs, axis=-1, keepdims=True))
-
-
-@dataclass(frozen=True, repr=False)
-class MixturePrediction(Prediction):
-    """The point prediction of a mixture, the variance around it, and the components of the mixture.
-
-    ``component_mean`` and ``component_std``: [J, n(, outputs)]; ``weights``: [J], or [J, outputs]. Intervals,
-    quantiles, densities and metrics but those of the point prediction are the mixture's.
-    """
-
-    component_mean: Array | None = None
-    component_std: Array | None = None
-    weights: Array | None = None
-
-    def _output(self, p: int) -> tuple[Array, Array, Array]:
-        assert self.component_mean is not None and self.component_std is not None and self.weights is not None
-        n, count = len(self), len(self.component_mean)
-        mean, std = (v.reshape(count, n, -1)[..., p] for v in (self.component_mean, self.component_std))
-        weights = self.weights.reshape(count, -1)[:, p]
-        there = weights > 0
-        return mean[there], std[there], weights[there]
-
-    @property
-    def _outputs(self) -> int:
-        return 1 if self.mean.ndim == 1 else self.mean.shape[1]
-
-    def quantiles(self, levels: Any) -> Array:
-        """[levels, n(, outputs)]."""
-        levels = np.atleast_1d(np.asarray(levels, dtype=np.float64))
-        found = np.stack([mixture_quantiles(levels, *self._output(p)) for p in range(self._outputs)], -1)
-        return found[..., 0] if self.mean.ndim == 1 else found
-
-    def interval(self, level: float = 0.95) -> tuple[Array, Array]:
-        check_interval_level(level)
-        low, high = self.quantiles([0.5 - level / 2, 0.5 + level / 2])
-        return low, high
-
-    def log_density(self, y: Any) -> Array:
-        """log p(y|x) of every row, summed over outputs, [n]."""
-        target = np.asarray(y, dtype=np.float64).reshape(len(self), -1)
-        return sum(
-            (mixture_log_density(target[:, p], *self._output(p)) for p in range(self._outputs)),
-            start=np.zeros(len(self)),
-        )
-
-    def metrics(self, y: Any) -> dict[str, float]:
-        """As `Prediction.metrics`; NLL, CRPS and coverage of the mixture, the others of its moments."""
-        out = super().metrics(y)
-        target = np.asarray(y, dtype=np.float64).reshape(-1)
-        components = self._output(0)
-        low, high = self.interval(0.95)
-        out["nll"] = float(-mixture_log_density(target, *components).mean())
-        out["crps"] = float(mixture_crps(target, *components).mean())
-        if "coverage" in out:
-            out["coverage"] = float(((target >= low.reshape(-1)) & (target <= high.reshape(-1))).mean())
-        return out
 
 
 class Stack(Fitted):
@@ -271,7 +147,9 @@ class Stack(Fitted):
         means, stds, w = (np.stack(part, -1) for part in zip(*padded, strict=True))  # [J, n, outputs]
         if self.single_output:
             means, stds = means[..., 0], stds[..., 0]
-        return MixturePrediction(**values, component_mean=means, component_std=stds, weights=w)
+        assert isinstance(self.law, list)
+        logs = tuple(law.logs for law in self.law)
+        return MixturePrediction(**values, component_mean=means, component_std=stds, weights=w, logs=logs)
 
     def log_excess(self, rows: NDArray) -> Array:
         """g(x), [n, outputs]: zero without a model of it."""
@@ -357,6 +235,8 @@ class Stack(Fitted):
         assert isinstance(self.law, list)
         every = np.stack([member.predict_mean(rows).reshape(len(rows), -1) for member in self.members])
         mean = every[k]
+        if any(law.logs is not None for law in self.law):
+            return self._recalibrated_logs(k, rows, draws, each_row, rng)
         values, g = draws.reshape(len(draws), len(rows), -1), self.log_excess(rows)
         for p, law in enumerate(self.law):
             share = law.weights[k] / max(law.weights[k].sum(), LEAST)
@@ -365,6 +245,25 @@ class Stack(Fitted):
             scale = scale * np.sqrt(law.factor(g[:, p])[k])
             values[..., p] = law.centres(every[..., p])[k] + (values[..., p] - mean[:, p]) * scale
         return values.reshape(draws.shape)
+
+    def _recalibrated_logs(
+        self, k: int, rows: NDArray, draws: Array, each_row: bool, rng: np.random.Generator
+    ) -> Array:
+        """The same where the law is of z: what is drawn away from the mean counts in standard deviations."""
+        assert isinstance(self.law, list) and self.law[0].logs is not None
+        law, scale = self.law[0], self.law[0].logs
+        found = [cast(Prediction, member.predict(rows, in_parts=False)) for member in self.members]
+        means, variances = np.stack([p.mean for p in found]), np.stack([p.variance for p in found])
+        g = self.log_excess(rows)[:, 0]
+        share = law.weights[k] / max(law.weights[k].sum(), LEAST)
+        size = (len(draws), len(rows)) if each_row else (len(draws), 1)
+        ladder = np.array(LADDER)[rng.choice(len(LADDER), size, p=share)]
+        centre, v = (part[k] for part in scale.moments_of_logs(law.centres(means), variances))
+        if isinstance(self.members[k], LogTargetGP):
+            away = scale.logs(draws) - scale.moments_of_logs(means, variances)[0][k]
+        else:
+            away = (draws - means[k]) * np.sqrt(v / variances[k])
+        return scale.back(centre + away * ladder * np.sqrt(law.factor(g)[k]))
 
     def sample_paths(
         self, n: int = 1, *, seed: int | None = None, num_features: int = 1024

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from duogp.data.scaling import Scaler
 from duogp.data.sources import Chunk
@@ -68,15 +69,22 @@ def scaled_batch(
     device: torch.device,
 ) -> Batch:
     """A chunk as a batch [1, n, ·] of the used columns in a model's units, scaled in float64."""
-    x = x_scaler.transform(chunk.x[:, columns])
     y = y_scaler.transform(chunk.y)
     noise = None if chunk.noise is None else (chunk.noise / y_scaler.scale**2 * np.ones_like(y)).T
-    given = (x, y.T, noise, chunk.weight)
     tensors = (
         None if v is None else torch.as_tensor(np.ascontiguousarray(v), dtype=dtype, device=device)[None]
-        for v in given
+        for v in (y.T, noise, chunk.weight)
     )
-    return Batch(*tensors)  # type: ignore[arg-type]
+    if device.type == "cpu":
+        x = torch.as_tensor(np.ascontiguousarray(x_scaler.transform(chunk.x[:, columns])))
+    else:
+        x = scaled_on(device, chunk.x if columns.all() else chunk.x[:, columns], x_scaler)
+    return Batch(x.to(dtype)[None], *tensors)  # type: ignore[arg-type]
+
+
+def scaled_on(device: torch.device, x: NDArray, scaler: Scaler) -> Tensor:
+    """`scaler.transform` of float64 rows, computed on a device: the same numbers, three passes sooner."""
+    return scaler.on(device)(torch.as_tensor(np.ascontiguousarray(x), dtype=torch.float64, device=device))
 
 
 def user_batch(model: GP, chunk: Any) -> Batch:

@@ -22,6 +22,7 @@ from duogp.methods.settings import SHARE
 from duogp.online import OnlineGP
 from duogp.online.options import IDLE_SETTINGS
 from duogp.posterior.gp import GP
+from duogp.posterior.log_target import LogTargetGP
 from duogp.posterior.prediction import Prediction
 from duogp.posterior.stack import Stack
 from duogp.saveable import Saveable
@@ -443,7 +444,8 @@ def _continued(gp: GP | Stack) -> GP:
     order = np.argsort([-weight for weight in gp.weights.values()])
     for k in order:
         member = gp.members[k]
-        if isinstance(member, GP) and member.learned is None and not member.method.recipe.points_are_rows:
+        plain = isinstance(member, GP) and not isinstance(member, LogTargetGP)
+        if plain and member.learned is None and not member.method.recipe.points_are_rows:
             return member
     raise ValueError(
         "no member of the stack can go on with a stream: start with partial_fit, or fit with method='svgp'"

@@ -19,7 +19,8 @@ from duogp.likelihoods.base import standard_deviation
 from duogp.likelihoods.heteroscedastic import HeteroscedasticDensity
 from duogp.models.sample_mixture import MixtureDensity
 from duogp.posterior.gp import GP
-from duogp.posterior.stack import MixturePrediction, Stack
+from duogp.posterior.laws import MixturePrediction
+from duogp.posterior.stack import Stack
 from duogp.sklearn.predictive import Beta, Draws, Gamma, Mixture, Poisson, Predictive
 
 Array = NDArray[np.float64]

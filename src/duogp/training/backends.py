@@ -17,6 +17,7 @@ from duogp.inference.natural import NaturalGradient
 from duogp.kernels.deep_kernel import Deep
 from duogp.kernels.foreign import Foreign
 from duogp.numerics.networks import Linear
+from duogp.numerics.parameters import Positive
 from duogp.training.adam import Adam
 from duogp.training.lbfgs import LBFGS
 from duogp.training.problems import Problem
@@ -105,7 +106,8 @@ class QuasiNewton(StepBackend):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.lbfgs = LBFGS(self.parameters, self.problem.model.replicates)
+        model = self.problem.model
+        self.lbfgs = LBFGS(self.parameters, model.replicates, bent_parameters(model))
 
     def state(self) -> list[Tensor]:
         return list(self.parameters)  # what it remembers is forgotten, see `restart`
@@ -236,6 +238,13 @@ def network_weights(model: nn.Module) -> list[Tensor]:
             named = part.extractor.module.named_parameters()
             out += [p for name, p in named if events[name] >= 2]
     return out
+
+
+def bent_parameters(model: nn.Module) -> list[Tensor]:
+    """The raw parameters of a model that stand before a softplus."""
+    return [
+        part.raw for part in model.modules() if isinstance(part, Positive) and part.transform == "softplus"
+    ]
 
 
 def is_capturable(model: nn.Module) -> bool:

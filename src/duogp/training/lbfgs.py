@@ -5,17 +5,20 @@ look next, so that a step of the training loop is one evaluation, as it is with 
 asks the device: what differs between replicates is chosen with masks.
 
 The direction comes from the compact form of the inverse Hessian (Byrd, Nocedal, Schnabel 1994), a handful of
-small products where the two-loop recursion has hundreds of operations. The line search is bisection for the
-weak Wolfe conditions (Lewis, Overton 2013). A loss that is not finite, or a failed factorisation, is a step
-too far and nothing else.
+small products where the two-loop recursion has hundreds of operations. The Hessian that it corrects is
+diagonal, not a multiple of I (see `_curvatures`): a lengthscale of 50 and a coordinate of an inducing point
+do not move by steps of one size, and forty pairs cannot tell that of thousands of numbers. The line search
+is bisection for the weak Wolfe conditions (Lewis, Overton 2013). A loss that is not finite, or a failed
+factorisation, is a step too far and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 #: Pairs of steps and changes of the gradient that are remembered.
 MEMORY = 40
@@ -29,6 +32,9 @@ MOST_TRIALS = 12
 #: what stands behind it. Longer steps throw the noise to its floor, where nothing pulls it back (exact GP on
 #: 200 rows of Friedman's function: loss 0.26 with 0.5 and 1, 0.07 with 0.25 and 0.12).
 LONGEST_MOVE = 0.25
+#: How many pairs it takes to believe what they say of one number against what they say of its parameter, and
+#: the share of the latter that stays.
+TRUSTED_PAIRS, SHARED = 20.0, 0.1
 
 
 #: Attributes that a checkpoint holds beside the parameters.
@@ -39,11 +45,18 @@ REMEMBERED = (
 
 
 class LBFGS:
-    """Minimises a loss [R] of parameters that lead with R replicates."""
+    """Minimises a loss [R] of parameters that lead with R replicates.
 
-    def __init__(self, parameters: Sequence[Tensor], replicates: int) -> None:
+    ``bent``: those of them that stand before a softplus.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], replicates: int, bent: Collection[Tensor] = ()) -> None:
         self.parameters, self.replicates = list(parameters), replicates
+        self.sizes = [p.numel() // replicates for p in self.parameters]
         device = self.parameters[0].device
+        marked, of_parameters = {id(p) for p in bent}, zip(self.parameters, self.sizes, strict=True)
+        marks = [torch.full((size,), id(p) in marked) for p, size in of_parameters]
+        self._bent = torch.cat(marks).to(device)
         self.frozen = torch.zeros(replicates, dtype=torch.bool, device=device)  # those that move no more
         self.restart()
 
@@ -119,7 +132,8 @@ class LBFGS:
         plain = ~self.known.any(-1)
         self.given_up = (self.given_up | (lost & plain & sound)) & ~taken
         hopeless = (first & ~sound) | (lost & plain & ~sound)
-        self.known = self.known & ~lost[:, None]
+        if self._any(lost):
+            self._forget(lost)
         if self._any(new):
             self._turn(new)
         self.length = torch.where(new, self._first_length(), longer)
@@ -149,29 +163,61 @@ class LBFGS:
         """The newest pair comes last; one without curvature is not worth it."""
         curved = self._dot(step, change) > 1e-10 * self._dot(change, change)
         which = which & curved
+        everyone = not which.is_cuda and bool(which.all())
         for name, value in (("steps", step), ("changes", change)):
             old = getattr(self, name)
             moved = torch.cat([old[:, 1:], value[:, None]], 1)
-            setattr(self, name, torch.where(which[:, None, None], moved, old))
+            setattr(self, name, moved if everyone else torch.where(which[:, None, None], moved, old))
         moved = torch.cat([self.known[:, 1:], torch.ones_like(self.known[:, :1])], 1)
         self.known = torch.where(which[:, None], moved, self.known)
 
+    def _forget(self, which: Tensor) -> None:
+        """The pairs of those replicates; what is not known is zero."""
+        self.known = self.known & ~which[:, None]
+        for name in ("steps", "changes"):
+            setattr(self, name, torch.where(which[:, None, None], 0.0, getattr(self, name)))
+
     def _direction(self) -> Tensor:
         """−H g by the compact form of H; pairs not known yet are zeros."""
-        g = self.gradient.unsqueeze(-1)
-        known = self.known.unsqueeze(-1).to(g)
-        S, Y = known * self.steps, known * self.changes
+        g, S, Y = self.gradient.unsqueeze(-1), self.steps, self.changes
         SY = S @ Y.mT
-        eye = torch.eye(S.shape[1], dtype=g.dtype, device=g.device)
-        R = SY.triu() + (1 - known) * eye
-        last_sy, last_yy = SY[:, -1, -1], Y[:, -1].square().sum(-1)
-        gamma = torch.where(self.known[:, -1], last_sy / last_yy.clamp_min(1e-300), 1.0)[:, None, None]
-        Sg, Yg = S @ g, gamma * (Y @ g)
-        D = torch.diag_embed(SY.diagonal(dim1=-2, dim2=-1)) + gamma * (Y @ Y.mT)
-        v = torch.linalg.solve_triangular(R, Sg, upper=True)
-        top = torch.linalg.solve_triangular(R.mT, D @ v - Yg, upper=False)
-        d = gamma * g + S.mT @ top - gamma * (Y.mT @ v)
+        R = SY.triu() + torch.diag_embed((~self.known).to(g))
+        diagonal = self._curvatures().reciprocal()
+        last_sy, last_yy = SY[:, -1, -1], self._dot(Y[:, -1], diagonal * Y[:, -1])
+        gamma = torch.where(self.known[:, -1], last_sy / last_yy.clamp_min(1e-300), 1.0)
+        diagonal = (gamma[:, None] * diagonal).unsqueeze(-1)
+        HY = Y * diagonal.mT
+        D = torch.diag_embed(SY.diagonal(dim1=-2, dim2=-1)) + Y @ HY.mT
+        v = torch.linalg.solve_triangular(R, S @ g, upper=True)
+        top = torch.linalg.solve_triangular(R.mT, D @ v - HY @ g, upper=False)
+        d = diagonal * (g - Y.mT @ v) + S.mT @ top
         return -d.squeeze(-1)
+
+    def _curvatures(self) -> Tensor:
+        """The diagonal of a first Hessian, up to a factor, [R, N].
+
+        What stands before a softplus is measured in units of its logarithm, u = value / slope. In these units
+        the curvature of a number is the ratio of its changes and steps, root mean squares over the pairs; a
+        few pairs say little of a single number, so that it shares what all numbers of its parameter say, as
+        they share, the fewer they are the more, what all parameters say.
+        """
+        bent = self.x.clamp_min(-30.0)
+        squared_units = torch.where(self._bent, softplus(bent) / torch.sigmoid(bent), 1.0).square()
+        count = self.known.sum(-1, keepdim=True)
+        shared = (TRUSTED_PAIRS / count.clamp_min(1)).clamp_min(SHARED)
+        moved, changed = (pairs.square().sum(1) for pairs in (self.steps, self.changes))
+        moved = self._shrunk(moved / squared_units, shared)
+        changed = self._shrunk(changed * squared_units, shared)
+        ratio = torch.where(count > 0, (changed / moved.clamp_min(1e-300)).sqrt().clamp_min(1e-150), 1.0)
+        return ratio / squared_units
+
+    def _shrunk(self, squares: Tensor, shared: Tensor) -> Tensor:
+        """Squares plus a share [R, 1] of the mean of their parameter, which has one of the mean of all."""
+        everyone, means = squares.mean(-1, keepdim=True), []
+        for part in squares.split(self.sizes, 1):
+            own = part.shape[1] / (part.shape[1] + shared)
+            means.append((own * part.mean(-1, keepdim=True) + (1 - own) * everyone).expand_as(part))
+        return squares + shared * torch.cat(means, 1)
 
     def _dot(self, a: Tensor, b: Tensor) -> Tensor:
         return (a * b).sum(-1)
@@ -184,7 +230,7 @@ class LBFGS:
         return torch.cat([t.detach().reshape(self.replicates, -1).double() for t in tensors], 1)
 
     def _write(self, x: Tensor) -> None:
-        parts = x.split([p.numel() // self.replicates for p in self.parameters], 1)
+        parts = x.split(self.sizes, 1)
         for p, value in zip(self.parameters, parts, strict=True):
             p.copy_(value.reshape(p.shape))
         self._written = self._flat(self.parameters)  # in their precision

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from duogp.bases.exact import Exact
 
 
+#: Multiplications of a product with all rows from which float32, where it is precise enough, is worth it.
+QUICK_WORK = 100_000_000
+
+
 class Problem(ABC):
     """`select` chooses the rows of step i (outside the captured step); `backward` is its mathematics."""
 
@@ -99,14 +103,18 @@ class Stochastic(Problem):
 
 
 class ClosedForm(Problem):
-    """Full-batch steps on the collapsed bound; q(u) is never a parameter, only written at the end."""
+    """Full-batch steps on the collapsed bound; q(u) is never a parameter, only written at the end.
+
+    ``quick``: large products of a step may be float32.
+    """
 
     steps_per_epoch = 1
 
-    def __init__(self, model: Model, table: Table, rows: Tensor, chunk: int) -> None:
+    def __init__(self, model: Model, table: Table, rows: Tensor, chunk: int, *, quick: bool = False) -> None:
         self.model = model
         self.rows_at_once = min(chunk, rows.shape[1])
-        self.objective = CollapsedObjective(model, chunks(table, rows, chunk))
+        quick = quick and rows.shape[1] * model.basis.q.size**2 >= QUICK_WORK
+        self.objective = CollapsedObjective(model, chunks(table, rows, chunk), quick=quick)
 
     def backward(self) -> Tensor:
         return self.objective.backward()

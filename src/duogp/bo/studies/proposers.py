@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from duogp.bo.candidates import Floats, normalised_weights, num_candidates, trust_box
-from duogp.bo.regions import TrustRegion
+from duogp.bo.regions import PAPER_SUCCESSES, TrustRegion
 from duogp.bo.spaces import Space
 from duogp.bo.studies.acquisition import propose, rows_of
 from duogp.bo.studies.models import GrowingModel, surrogate
@@ -180,8 +180,9 @@ class Thompson(Proposer):
 class Turbo(Thompson):
     """Thompson sampling inside one trust region around the best point, for one objective.
 
-    The region is that of `duogp.bo.regions`; its failures are counted in evaluations, max(4, parameters) in a
-    row, since evaluations come back one by one. After a restart only later evaluations count.
+    The region is that of `duogp.bo.regions`; successes (three, as in the paper) and failures (max(4,
+    parameters)) in a row are counted in evaluations, since these come back one by one. After a restart only
+    later evaluations count.
     """
 
     def propose(self, history: History, q: int) -> Floats:
@@ -202,7 +203,8 @@ class Turbo(Thompson):
 
     def _current(self, history: History) -> tuple[TrustRegion, History]:
         """The trust region after all evaluations, and the history since its last start."""
-        region = TrustRegion(max(4, len(self.space.names)), counts_evaluations=True)
+        tolerance = max(4, len(self.space.names))
+        region = TrustRegion(tolerance, counts_evaluations=True, success_tolerance=PAPER_SUCCESSES)
         start, best, merit = 0, -np.inf, history.merit()
         for i, value in enumerate(merit):
             if i - start >= self.initial:
