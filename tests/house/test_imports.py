@@ -76,6 +76,30 @@ def test_estimators_with_the_core_alone():
     assert done.returncode == 0, done.stderr
 
 
+def test_export_and_serving_name_the_extra_that_is_missing():
+    done = run_without_extras(
+        """
+        import tempfile
+        import numpy as np
+        import duogp
+        X = np.linspace(-1, 1, 30)[:, None]
+        gp = duogp.fit(X, X[:, 0], "svgp", num_inducing=5, epochs=1)
+        folder = tempfile.TemporaryDirectory()
+        for attempt in (
+            lambda: duogp.export_model(gp, folder.name + "/model.onnx"),
+            lambda: duogp.serving.build_app(duogp.serving.ServedModel(gp)),
+        ):
+            try:
+                attempt()
+            except ModuleNotFoundError as error:
+                print(error)
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    export, serve = done.stdout.splitlines()
+    assert "duogp[export]" in export and "duogp[serve]" in serve
+
+
 @pytest.mark.slow
 def test_optimisation_with_the_core_alone():
     done = run_without_extras(

@@ -83,6 +83,8 @@ def export_model(
     kind = _kind_of(path)
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be 'float64' or 'float32', got {precision!r}")
+    if kind == "onnx":
+        _onnx()  # before the work
     gp = _exportable(model)
     levels = [] if gp.classes is not None else as_levels(quantiles).tolist()
     predictor = Predictor(gp, levels, reach_of(gp) if gp is not model else None).eval()

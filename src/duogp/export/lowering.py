@@ -23,7 +23,14 @@ def traced(module: nn.Module, example: Tensor) -> ExportedProgram:
     """The module as a graph of operators, for any number of rows of its input [n, columns]."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.export.export(module, (example,), dynamic_shapes=({0: ROWS},), strict=False)
+        try:
+            return torch.export.export(module, (example,), dynamic_shapes=({0: ROWS},), strict=False)
+        except Exception as error:  # whatever a kernel, mean or likelihood of one's own may raise
+            reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+            raise ValueError(
+                f"the model is no graph of operations on tensors: {reason[0]} (a kernel, mean or likelihood "
+                "whose Python depends on values of tensors, or one of gpytorch)"
+            ) from error
 
 
 def lowered(
