@@ -214,12 +214,13 @@ class _LawAt:
     """A `MixtureLaw` at rows whose members have these moments [K, n] and log excess g [n]."""
 
     def __init__(self, law: MixtureLaw, mean: Tensor, variance: Tensor, g: Tensor) -> None:
-        weights = torch.as_tensor(law.weights)
-        self.shares = weights.sum(1, keepdim=True)  # [K, 1]
+        # Constants by numpy, in float64: a member of the mean alone has no share, and 0/0 is no number.
+        shares = law.weights.sum(1, keepdims=True)  # [K, 1]
+        relative = law.weights / np.maximum(shares, np.finfo(np.float64).tiny)
+        self.shares = torch.as_tensor(shares)
         factor = (torch.as_tensor(law.log_scale)[:, None] + torch.as_tensor(law.power)[:, None] * g).exp()
         ladder = torch.tensor(LADDER, dtype=torch.float64)
-        relative = weights / self.shares.clamp_min(torch.finfo(torch.float64).tiny)
-        self.mean_factor = factor * (relative @ ladder.square())[:, None]
+        self.mean_factor = factor * torch.as_tensor(relative @ np.square(LADDER))[:, None]
         self.point = torch.as_tensor(law.mean_weights) @ mean
         self.centres = (1 - law.shared) * mean + law.shared * self.point
         which, scale = (torch.as_tensor(places) for places in np.nonzero(law.weights > 0))

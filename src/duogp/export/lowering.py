@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -120,7 +121,18 @@ class _Lifter:
 
     def _constant(self, value: Any) -> fx.Node:
         name = f"number_{len(self.module._buffers)}"
-        self.module.register_buffer(name, torch.tensor(float(value), dtype=self.dtype))
+        self.module.register_buffer(name, _within(float(value), self.dtype))
         with self.module.graph.inserting_before(self.node):
             constant: fx.Node = self.module.graph.get_attr(name)
         return constant
+
+
+def _within(value: float, dtype: torch.dtype) -> Tensor:
+    """A number of the given precision that is neither zero nor infinite where it was not before.
+
+    The least positive float64 is zero in float32, and what was kept away from 0/0 by it would be no number.
+    """
+    info = torch.finfo(dtype)
+    if value != 0 and math.isfinite(value):
+        value = math.copysign(min(max(abs(value), info.tiny), info.max), value)
+    return torch.tensor(value, dtype=dtype)
