@@ -34,9 +34,10 @@ test-all: setup
 search: setup
 	HYPOTHESIS_PROFILE=search $(BIN)/python -m pytest -n 2 --dist worksteal -q -k "identity_24 or exceeds_the_evidence or any_ or shapes or wasserstein"
 
-# Ten times the generated tables of `make test-all`, all new, and scikit-learn's checks at the default settings.
+# Ten times the generated tables of `make test-all`, all new, scikit-learn's checks at the default settings, and the
+# export of every method.
 fuzz: setup
-	HYPOTHESIS_PROFILE=search DUOGP_FUZZ_TABLES=2000 DUOGP_SLOW_TESTS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/fitting/test_fuzz.py tests/sklearn/test_estimators_checks.py
+	HYPOTHESIS_PROFILE=search DUOGP_FUZZ_TABLES=2000 DUOGP_SLOW_TESTS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/fitting/test_fuzz.py tests/sklearn/test_estimators_checks.py tests/export
 	DUOGP_FUZZ_FILES=2000 $(BIN)/python -m pytest -n 2 -q tests/io/test_untrusted.py
 
 # A long service in less than an hour: memory, threads, global state, damaged tables and folders, and processes that

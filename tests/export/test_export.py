@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -26,6 +28,15 @@ X = RNG.normal(size=(60, 3)) * [1.0, 10.0, 0.1] + [0.0, 5.0, 1.0]
 F = np.sin(X[:, 0])
 Y = 3 + 2 * F + 0.1 * RNG.normal(size=60)
 NEW = RNG.normal(size=(17, 3)) * [1.5, 15.0, 0.15] + [0.0, 5.0, 1.0]
+
+
+def of_each_kind(names):
+    """The first method of every basis, shallow and deep, with a network and without; all if asked for."""
+    kinds = {}
+    for name in names:
+        method = METHODS[name]
+        kinds.setdefault((method.recipe.name, method.is_deep, "extractor" in method.defaults), name)
+    return names if os.environ.get("DUOGP_SLOW_TESTS") else sorted({*kinds.values(), *QUICK})
 
 
 def quick(names):
@@ -74,7 +85,7 @@ def check(model, tmp_path, rows=NEW, **options):
     return made
 
 
-@pytest.mark.parametrize("method", quick(GPS))
+@pytest.mark.parametrize("method", quick(of_each_kind(GPS)))
 def test_every_method_is_exported(method, tmp_path):
     made = check(duogp.fit(X, Y, method, **SETTINGS), tmp_path)
     assert made.outputs == ("mean", "residual", "explained", "noise", "disagreement", "quantiles")
@@ -167,10 +178,13 @@ def test_the_stack_of_auto(classes, tmp_path):
     assert "no_quantiles" in made.description and ("quantiles" in made.outputs) == (classes is None)
 
 
+@pytest.mark.slow
 def test_members_and_a_law_on_the_log_scale(tmp_path):
     rows = np.random.default_rng(1).uniform(-1, 1, (110, 3))
     noise = 0.5 * np.random.default_rng(2).normal(size=110)
-    gp = duogp.fit(rows, 100 * np.exp(2 * rows[:, 0] + rows[:, 1] + noise), "auto", time_budget=600)
+    gp = duogp.fit(
+        rows, 100 * np.exp(2 * rows[:, 0] + rows[:, 1] + noise), "auto", mean="constant", time_budget=600
+    )
     assert gp.law[0].logs is not None
     check(gp, tmp_path, rows[:20] * 1.3)
     member = next(m for m in gp.members if isinstance(m, LogTargetGP))
