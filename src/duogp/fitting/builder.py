@@ -193,7 +193,8 @@ class Builder:
     def take_means(self, plan: Plan, fits: list[CrossFit]) -> None:
         """Learned means in the place of those before, fitted to the training rows of another plan."""
         assert self.cross_fits is not None
-        self._unseen = [self._spread_unseen(r) for r in range(len(self.cross_fits))]
+        if self._unseen is None:  # the means that come have seen the validation rows
+            self._unseen = [self._spread_unseen(r) for r in range(len(self.cross_fits))]
         self.cross_fits = fits
         values = learned_values(self.data, plan, fits, self.y_scalers)
         learned = torch.as_tensor(values, dtype=self.table.dtype, device=self.settings.torch_device)

@@ -193,6 +193,7 @@ class Race(ABC):
         fits = cross_fits(self.data, whole, end)
         if any(fit.hurried for fit in fits):
             self.notes.append(f"{name}: not grown again on all rows: the time was too short")
+            del self.regrown[name]  # nor for other members
             return None
         return whole, fits
 

@@ -18,7 +18,7 @@ from duogp.fitting.builder import Builder, start_from, take_prior
 from duogp.fitting.dataset import Dataset
 from duogp.fitting.plan import Plan
 from duogp.fitting.race import Array, Candidate, Race, Verdict, label
-from duogp.fitting.race_logs import in_target_units, log_scale_of, on_logs
+from duogp.fitting.race_logs import OF_LOGS, in_target_units, log_scale_of, on_logs
 from duogp.fitting.race_predictive import PredictiveRounds
 from duogp.fitting.race_rows import RowMeans, exact_on_rows, exact_on_samples
 from duogp.fitting.stacking import mixture_law
@@ -59,7 +59,7 @@ class ClosedRace(Race):
         self.logs = log_scale_of(data, self.rules.least_skew)
 
     def planned(self) -> list[str]:
-        also = [] if self.logs is None else [f"{name} of log y" for name in super().planned()]
+        also = [] if self.logs is None else [f"{name} {OF_LOGS}" for name in super().planned()]
         return [*super().planned(), *also, *self.predictive]
 
     def candidates(self) -> list[Candidate]:
@@ -86,7 +86,7 @@ class ClosedRace(Race):
         other.settings, other.logs = self.settings, None
         other.units = LogUnits.of(self.logs, self.data.target.values[self.data.rows[0]])
         other.clock, other.notes, other.checkpoints = self.clock, self.notes, self.checkpoints
-        other.title = "of log y"
+        other.title = OF_LOGS
         return other
 
     def _more(self, closed: list[Candidate]) -> list[Candidate]:

@@ -11,6 +11,9 @@ from duogp.fitting.race import Candidate
 from duogp.numerics.lognormal import LogScale
 from duogp.posterior.log_target import LogTargetGP, LogUnits
 
+#: What labels, notes and checkpoints of the log scale end with.
+OF_LOGS = "of log y"
+
 
 def log_scale_of(data: Dataset, least_skew: float) -> LogScale | None:
     """The log scale of one target above zero that is skewed to the right, and less so on that scale."""
@@ -33,7 +36,7 @@ def in_target_units(candidate: Candidate, units: LogUnits) -> Candidate:
     again = candidate.refit
     return replace(
         candidate,
-        label=f"{candidate.label} of log y",
+        label=f"{candidate.label} {OF_LOGS}",
         gp=LogTargetGP.of(candidate.gp, units),
         held=units.moments(*candidate.held),
         refit=None if again is None else lambda: LogTargetGP.of(again(), units),

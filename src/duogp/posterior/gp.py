@@ -104,16 +104,17 @@ class GP(Fitted):
             model,
             method=self.method if method is None else method,
             settings=self.settings if settings is None else settings,
-            columns=self.columns,
-            x_scaler=self.x_scaler,
-            y_scaler=self.y_scaler,
-            single_output=self.single_output,
             history=history,
-            known_noise=self.known_noise,
-            column_names=self.column_names,
-            classes=self.classes,
-            learned=self.learned,
+            **self._of_the_table(),
         )
+
+    def _of_the_table(self) -> dict[str, Any]:
+        """What a model knows of its table, as keywords of another's construction."""
+        names = (
+            "columns", "x_scaler", "y_scaler", "single_output", "known_noise", "column_names", "classes",
+            "learned",
+        )  # fmt: skip
+        return {name: getattr(self, name) for name in names}
 
     # -- prediction ------------------------------------------------------------------------------------------
 

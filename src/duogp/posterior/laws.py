@@ -65,6 +65,11 @@ class MixtureLaw:
         std = np.sqrt(variance * self.factor(g))[which] * np.array(LADDER)[scale][:, None]
         return centres[which], std, self.weights[which, scale]
 
+    def scales(self, k: int, size: tuple[int, ...], rng: np.random.Generator) -> Array:
+        """Draws of r_s for member k, by its weights."""
+        share = self.weights[k] / max(self.weights[k].sum(), LEAST)
+        return np.array(LADDER)[rng.choice(len(LADDER), size, p=share)]
+
     def mean_factor(self, g: Array) -> Array:
         """What the variance of every member is multiplied by, on average over the ladder: [K, n]."""
         share = self.weights / np.maximum(self.of_members[:, None], np.finfo(float).tiny)

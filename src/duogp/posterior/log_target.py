@@ -58,19 +58,15 @@ class LogTargetGP(GP):
     @classmethod
     def of(cls, gp: GP, units: LogUnits) -> Self:
         """The GP of log y as a model of y."""
-        out = cls(
-            gp.model,
-            method=gp.method,
-            settings=gp.settings,
-            columns=gp.columns,
-            x_scaler=gp.x_scaler,
-            y_scaler=gp.y_scaler,
-            single_output=gp.single_output,
-            history=gp.history,
-            column_names=gp.column_names,
-            learned=gp.learned,
-        )
+        known = gp._of_the_table()
+        out = cls(gp.model, method=gp.method, settings=gp.settings, history=gp.history, **known)
         out.units = units
+        return out
+
+    def with_model(self, *args: Any, **keywords: Any) -> Self:
+        """As `GP.with_model`; the scale stays too."""
+        out = super().with_model(*args, **keywords)
+        out.units = self.units
         return out
 
     def predict(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> Prediction:

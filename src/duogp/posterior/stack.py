@@ -31,7 +31,6 @@ from duogp.models.model import Model
 from duogp.posterior.draws import draws_count, require_memory, require_seed
 from duogp.posterior.gp import GP
 from duogp.posterior.laws import (
-    LADDER,
     LEAST,
     ClassLaw,
     MixtureLaw,
@@ -233,16 +232,14 @@ class Stack(Fitted):
         self, k: int, rows: NDArray, draws: Array, each_row: bool, rng: np.random.Generator
     ) -> Array:
         assert isinstance(self.law, list)
-        every = np.stack([member.predict_mean(rows).reshape(len(rows), -1) for member in self.members])
-        mean = every[k]
         if any(law.logs is not None for law in self.law):
             return self._recalibrated_logs(k, rows, draws, each_row, rng)
+        every = np.stack([member.predict_mean(rows).reshape(len(rows), -1) for member in self.members])
+        mean = every[k]
         values, g = draws.reshape(len(draws), len(rows), -1), self.log_excess(rows)
         for p, law in enumerate(self.law):
-            share = law.weights[k] / max(law.weights[k].sum(), LEAST)
             size = (len(draws), len(rows)) if each_row else (len(draws), 1)
-            scale = np.array(LADDER)[rng.choice(len(LADDER), size, p=share)]
-            scale = scale * np.sqrt(law.factor(g[:, p])[k])
+            scale = law.scales(k, size, rng) * np.sqrt(law.factor(g[:, p])[k])
             values[..., p] = law.centres(every[..., p])[k] + (values[..., p] - mean[:, p]) * scale
         return values.reshape(draws.shape)
 
@@ -255,9 +252,7 @@ class Stack(Fitted):
         found = [cast(Prediction, member.predict(rows, in_parts=False)) for member in self.members]
         means, variances = np.stack([p.mean for p in found]), np.stack([p.variance for p in found])
         g = self.log_excess(rows)[:, 0]
-        share = law.weights[k] / max(law.weights[k].sum(), LEAST)
-        size = (len(draws), len(rows)) if each_row else (len(draws), 1)
-        ladder = np.array(LADDER)[rng.choice(len(LADDER), size, p=share)]
+        ladder = law.scales(k, (len(draws), len(rows)) if each_row else (len(draws), 1), rng)
         centre, v = (part[k] for part in scale.moments_of_logs(law.centres(means), variances))
         if isinstance(self.members[k], LogTargetGP):
             away = scale.logs(draws) - scale.moments_of_logs(means, variances)[0][k]
