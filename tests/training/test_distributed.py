@@ -25,8 +25,10 @@ pytestmark = pytest.mark.skipif(
 
 
 def run(folder: Path, processes: list[tuple[int, int]], *backend: str) -> list[dict]:
-    """What each process found; one thread each, as starts are fitted."""
+    """What each process found; one thread each, as starts are fitted. Gloo is for CPUs."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    if not backend:
+        environment["CUDA_VISIBLE_DEVICES"] = ""
     if sys.platform == "linux":
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     script = str(Path(gloo_worker.__file__))

@@ -226,7 +226,8 @@ def check_dims(kernel: Kernel, dims: int, *inputs: Tensor) -> None:
 
 
 def _brief(value: Tensor) -> str:
-    if value.numel() > 8:
+    """Few numbers as they are, many by their shape; by that too while a graph is traced: no numbers yet."""
+    if value.numel() > 8 or torch.compiler.is_exporting():
         return f"<{'×'.join(map(str, value.shape))}>"
     text = ", ".join(f"{v:.4g}" for v in value.detach().flatten().tolist())
     return text if value.dim() == 0 else f"[{text}]"
