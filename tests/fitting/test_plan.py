@@ -86,19 +86,19 @@ def test_a_plan_meets_the_errors_of_the_fit():
         duogp.plan(X, y, "svgp", num_inducin=3)
 
 
-def test_large_tables_start_on_a_larger_sample(monkeypatch):
-    X, y = table()
+def test_large_tables_start_on_larger_samples(monkeypatch):
+    X, y = table(240)
     n = len(y)
     for name in ("SAMPLE_ROWS", "MOST_SAMPLE_ROWS"):
         monkeypatch.setattr(f"duogp.fitting.training_plan.{name}", n // 4)
     small = duogp.fit(X, y, "svgp", num_inducing=5)
     assert f"on a sample of {n // 4} rows" in small.history.notes[-1]
-    monkeypatch.setattr("duogp.fitting.training_plan.LARGE_TABLE", n)
-    monkeypatch.setattr("duogp.fitting.training_plan.LARGE_SAMPLE_ROWS", n // 2)
+    monkeypatch.setattr("duogp.fitting.training_plan.LARGE_TABLES", {n // 2: n // 8, n: n // 2})
     plan = duogp.plan(X, y, "svgp", num_inducing=5)
-    assert f"on {n // 2} of the rows" in str(plan)
+    assert f"on {n // 8}, then on {n // 2} of the rows" in str(plan)
     # The loss of the sample is divided by the rows of the table: a row of the sample must gain as much.
-    assert plan.sample_start.tolerance * n == pytest.approx(0.01 * (n // 2))
+    for stage in plan.sample_starts:
+        assert stage.training.tolerance * n == pytest.approx(0.01 * stage.rows)
     large = duogp.fit(X, y, "svgp", num_inducing=5)
     assert f"on a sample of {n // 2} rows" in large.history.notes[-1]
     assert abs(large.history[-1].loss - small.history[-1].loss) < 0.03

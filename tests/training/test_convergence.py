@@ -11,7 +11,7 @@ import duogp
 from duogp.numerics.parameters import inverse_softplus as softplus_inverse
 from duogp.training import problems
 from duogp.training.convergence import CUT, CUTS, FEWEST_LOOKS, FEWEST_STEPS, Plateau, Rest
-from duogp.training.lbfgs import LBFGS
+from duogp.training.lbfgs import LBFGS, Curvature
 
 
 def table(n: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -44,6 +44,36 @@ def minimised(start: torch.Tensor, steps: int, loss=rosenbrock, *, fail_at=()) -
 def test_lbfgs_finds_the_floor_of_a_curved_valley():
     start = torch.tensor([[-1.2, 1.0, 0.3]], dtype=torch.float64)
     torch.testing.assert_close(minimised(start, 120), torch.ones_like(start), atol=1e-5, rtol=0)
+
+
+def test_the_curvature_of_a_part_of_the_loss_leads_down_the_whole_of_it():
+    """A quadratic of many scales; a tenth of it is descended first, then all of it from elsewhere."""
+    scales = torch.logspace(-2, 3, 30, dtype=torch.float64)
+    start = torch.ones(1, 30, dtype=torch.float64)
+
+    def descended(curvature: Curvature | None, weight: float, steps: int) -> tuple[LBFGS, float]:
+        p = start.clone().requires_grad_()
+        optimiser = LBFGS([p], 1)
+        if curvature is not None:
+            optimiser.inherit(curvature)
+        for _ in range(steps):
+            optimiser.place()
+            p.grad = None
+            value = weight * (scales * p.square()).sum(-1)
+            value.sum().backward()
+            optimiser.advance(value.detach(), torch.tensor([False]))
+        return optimiser, float(optimiser.loss)
+
+    first, _ = descended(None, 0.1, 60)
+    curvature = Curvature()
+    first.keep(curvature)
+    curvature.scale(10.0)
+    _, alone = descended(None, 1.0, 10)
+    _, handed = descended(curvature, 1.0, 10)
+    assert handed < 0.3 * alone
+    other = LBFGS([torch.zeros(1, 4, dtype=torch.float64, requires_grad=True)], 1)
+    other.inherit(curvature)  # of other parameters: of no use
+    assert not other.known.any()
 
 
 def test_a_step_that_still_leads_steeply_down_is_made_longer():

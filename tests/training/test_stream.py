@@ -135,3 +135,27 @@ def test_rows_that_a_device_scales_are_the_same_to_the_last_bit(size: float) -> 
     scaler = Scaler.standard(rows)
     found = scaled_on(torch.device("cpu"), rows, scaler)
     np.testing.assert_array_equal(found.numpy(), scaler.transform(rows))
+
+
+def test_rows_that_are_held_are_read_once():
+    X, y, *_ = table()
+    gp = duogp.fit(X, y, "svgp", solver="closed-form", num_inducing=9, epochs=2, dtype="float64")
+    passes = []
+
+    class Counted(ArraySource):
+        def chunks(self, rank=0, world=1):
+            passes.append(rank)
+            return super().chunks(rank, world)
+
+    source = Counted(X, y, chunk_rows=50)
+    sample = next(source.chunks())
+    stream = streamed(gp, source, sample=sample)
+    stream.held = True
+    passes.clear()
+    read = streamed(gp, source, sample=sample)
+    for _ in range(3):
+        for held, again in zip(stream.batches(), read.batches(), strict=True):
+            assert torch.equal(held.x, again.x) and torch.equal(held.y, again.y)
+    assert len(passes) == 1 + 3
+    next(iter(broken := streamed(gp, source, sample=sample)))
+    assert broken._batches is None  # a pass that was not whole

@@ -93,6 +93,8 @@ class Survey:
 
 
 Mask = Callable[[Chunk], NDArray[np.bool_]]
+#: Memory that a sample may take, and rows that it has in any case.
+SAMPLE_BYTES, LEAST_SAMPLE = 2**26, 20_000
 
 
 def survey(
@@ -107,7 +109,7 @@ def survey(
     """One pass over the chunks of this process, merged with those of the others of the group.
 
     ``keep``: a mask of the rows of a chunk that count, all by default; ``hold_out``: of those held out. Of
-    both, ``sample`` rows are drawn.
+    both, ``sample`` rows are drawn, fewer where so many would take more than `SAMPLE_BYTES`.
     """
     group = Group() if group is None else group
     moments: list[Floats] = []  # [number, moments] of every chunk
@@ -121,7 +123,7 @@ def survey(
         found = np.array([_width(part) for part in (chunk.x, chunk.y, chunk.noise, chunk.weight)], float)
         if shape.any() and not np.array_equal(shape, found):
             raise ValueError(f"chunk {chunk.number} has other columns than the chunks before it")
-        shape = found
+        shape, sample = found, min(sample, max(LEAST_SAMPLE, SAMPLE_BYTES // int(8 * found.sum())))
         if hold_out is not None and (mask := hold_out(chunk)).any():
             apart = _smallest(priority[mask], chunk.take(mask), apart, sample)
         if keep is not None and not (mask := keep(chunk)).all():

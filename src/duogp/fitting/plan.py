@@ -24,10 +24,10 @@ from duogp.fitting.learned import learned_columns
 from duogp.fitting.solver import choose_solver
 from duogp.fitting.training_plan import (
     WARM_ROWS,
-    make_sample_start,
+    Stage,
+    make_sample_starts,
     make_training,
     make_warm_start,
-    sample_start_rows,
 )
 from duogp.methods.registry import Method
 from duogp.methods.settings import Settings, as_list
@@ -58,7 +58,7 @@ class Plan:
     betas: list[tuple[float, float]] = field(default_factory=lambda: [(1.0, 0.0)])  # the grid of (β₁, β₂)
     warm_start: TrainingPlan | None = None  # closed-form SVGP to start from
     warm_start_rows: int | None = None  # on a sample of so many rows; None: on all
-    sample_start: TrainingPlan | None = None  # on some of the rows, before all of them
+    sample_starts: tuple[Stage, ...] = ()  # on some of the rows, before all of them
     refit: bool = False  # the final q(u) of closed-form training sees the rows held out too
     num_inducing: int = NUM_INDUCING
     num_extra: int | None = None  # of the second set of points; None: there is none
@@ -69,6 +69,7 @@ class Plan:
 
     def __str__(self) -> str:
         n, held_out = self.train.shape[1], 0 if self.validation is None else self.validation.shape[1]
+        stages = ", then on ".join(str(stage.rows) for stage in self.sample_starts)
         lines = {
             "method": f"{self.method.name}: {self.method.summary or 'a method of your own'}",
             "rows": f"{n} to train, {held_out} to validate"
@@ -83,7 +84,7 @@ class Plan:
             if self.warm_start is None
             else f"at most {self.warm_start.epochs} closed-form steps of svgp"
             + (f" on {self.warm_start_rows} of the rows" if self.warm_start_rows else ""),
-            "sample_start": None if self.sample_start is None else f"on {sample_start_rows(n)} of the rows",
+            "sample_start": f"on {stages} of the rows" if stages else None,
             "training": self._length(),
             "refit": "the rows held out come back for the final q(u)" if self.refit else None,
             "device": f"{self.settings.torch_device}, {self.settings.dtype}",
@@ -181,7 +182,7 @@ def make_plan(
         betas,
         warm,
         settings.warm_start_rows or (WARM_ROWS if n > WARM_ROWS else None),
-        None if warm else make_sample_start(method, training, n),
+        () if warm else make_sample_starts(method, training, n),
         settings.refit and own_validation and validation is not None and not recipe.points_are_rows,
         num,
         more,

@@ -31,7 +31,7 @@ from duogp.models.model import Model
 from duogp.posterior.gp import GP
 from duogp.posterior.laws import EXCESS_BOUNDS, bounded_excess
 from duogp.posterior.log_target import LogUnits
-from duogp.training import Callback, History, settle, train
+from duogp.training import Callback, Curvature, History, settle, train
 
 
 class ClosedRace(Race):
@@ -181,11 +181,14 @@ class ClosedRace(Race):
     def _train(self, builder: Builder, model: Model, seconds: float, name: str) -> History:
         """Steps on a sample where there are many rows, then on all rows, if there is time for a few."""
         rules, plan, training = self.rules, builder.plan, builder.plan.training
-        begun = time.perf_counter()
-        if plan.sample_start is not None:
-            sampled = replace(plan.sample_start, seconds=rules.sample_share * seconds, follows_clock=False)
-            problem = builder.closed_form(model, sample=SAMPLE_ROWS)
-            (history,) = train(model, problem, sampled, slot=self.slot(f"{name} sample"))
+        begun, curvature = time.perf_counter(), Curvature()
+        if plan.sample_starts:
+            sampled = replace(
+                plan.sample_starts[0].training, seconds=rules.sample_share * seconds, follows_clock=False
+            )
+            on_sample, slot = builder.closed_form(model, sample=SAMPLE_ROWS), self.slot(f"{name} sample")
+            (history,) = train(model, on_sample, sampled, slot=slot, curvature=curvature)
+            curvature.scale(builder.n / SAMPLE_ROWS)  # the loss of a sample is divided by all rows
             self.pace = history.seconds / max(1, history[-1].epoch if len(history) else 1) / SAMPLE_ROWS
         elif plan.method.recipe.points_are_rows and builder.n >= 2 * rules.exact_sample:
             most = rules.exact_rows.on(self.settings.torch_device.type)
@@ -198,7 +201,7 @@ class ClosedRace(Race):
                 return history
             training = replace(training, fewest_steps=10, check_every=5)
         seconds = max(seconds - (time.perf_counter() - begun), 0.1)
-        if plan.sample_start is not None and rules.fewest_whole_steps * self.pace * builder.n > seconds:
+        if plan.sample_starts and rules.fewest_whole_steps * self.pace * builder.n > seconds:
             some = self.affordable_rows(seconds)
             settle(model, builder.closed_form(model, sample=some))
             own = "" if some is None else f" and its q(u) that of {some}"
@@ -207,7 +210,8 @@ class ClosedRace(Race):
             )
             return history
         training = replace(training, seconds=seconds, follows_clock=False)
-        (history,) = train(model, builder.problem(model), training, None, self.callbacks, self.slot(name))
+        problem, slot = builder.problem(model), self.slot(name)
+        (history,) = train(model, problem, training, None, self.callbacks, slot, curvature)
         return history
 
     def affordable_rows(self, seconds: float) -> int | None:

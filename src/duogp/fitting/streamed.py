@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,8 +27,8 @@ from duogp.fitting.learned import learned_spec
 from duogp.fitting.plan import Plan, make_plan, why_validation
 from duogp.fitting.solver import choose_solver, closed_form_obstacle
 from duogp.fitting.streamed_rows import StreamedRows
-from duogp.fitting.table import is_auto, start
-from duogp.fitting.training_plan import CHECK_EVERY, FEWEST_STEPS
+from duogp.fitting.table import Slots, is_auto, no_slots, start
+from duogp.fitting.training_plan import after_large_sample, started_on_large_sample
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings, as_list
 from duogp.models.deep import DeepModel
@@ -45,12 +46,13 @@ from duogp.training import (
     opened,
     train,
 )
+from duogp.training.checkpoint import Slot
 from duogp.training.shared_slot import SharedSlot
 from duogp.training.stream import StreamedClosedForm, StreamFeed, streamed_nll
 
 #: Rows of the sample from which scales of kernels, noise and inducing points start, and of that of the rows
-#: held out on which training is watched.
-START_SAMPLE = 20_000
+#: held out on which training is watched; in closed form, where passes over all rows are what costs, more.
+START_SAMPLE, CLOSED_FORM_SAMPLE = 20_000, 200_000
 #: Evaluations of the bound of all rows, unless the user says how many.
 MOST_EVALUATIONS = 100
 #: Minibatch steps unless the user says how many, but one epoch at least.
@@ -64,7 +66,7 @@ def fit_source(
     callbacks: Sequence[Callback] = (),
     settings: dict[str, Any],
     checkpoint: CheckpointOptions | None = None,
-    sample_rows: int = START_SAMPLE,
+    sample_rows: int | None = None,
     lanes: int | None = None,
     group: Group | None = None,
 ) -> GP:
@@ -74,6 +76,7 @@ def fit_source(
     a ``validation_fraction`` are chosen by a hash of their values and held out; ``history.validation_nll`` is
     theirs. ``lanes``: what minibatches are drawn from (`duogp.training.stream`), one for each process unless
     given: with the same lanes, any number of processes that divides theirs gives the same model.
+    ``sample_rows``: those of the sample in memory, unless the table is so wide that they would fill it.
     """
     group = current_group() if group is None else group
     if is_auto(method):
@@ -87,9 +90,11 @@ def fit_source(
     fraction = chosen.validation_fraction
     if fraction is None:
         fraction = 0.1 if why_validation(recipe, chosen, sys.maxsize) else 0.0
+    if sample_rows is None:
+        sample_rows = CLOSED_FORM_SAMPLE if chosen.solver == "closed-form" else START_SAMPLE
     rows = StreamedRows.of(source, chosen, fraction=fraction, sample=sample_rows, lanes=lanes, group=group)
     with _checkpoints(rows, recipe, checkpoint) as kept:
-        slots = [None if checkpoint is None else SharedSlot(kept, name, group) for name in ("start", "main")]
+        slots = no_slots if checkpoint is None else partial(SharedSlot, kept, group=group)
         model, history = _trained(rows, recipe, callbacks, slots)
     _describe(history, rows)
     if fraction:
@@ -155,24 +160,30 @@ def _trained(
     rows: StreamedRows,
     method: Method,
     callbacks: Sequence[Callback],
-    slots: Sequence[SharedSlot | None],
+    slots: Slots,
 ) -> tuple[Model, History]:
     """The model, from its start on the sample to its end on all rows."""
     closed = rows.settings.solver == "closed-form"
     builder, plan = _on_sample(rows, method)
     model = builder.model()
-    starts, _ = start(builder, model, plan, slots[0])
-    watched = builder.validation()
+    begun = start(builder, model, plan, slots)
+    watched, curvature = builder.validation(), begun.curvature
     if closed:
-        starts += train(model, builder.closed_form(model), plan.training, watched)
+        training = plan.training
+        if started_on_large_sample(plan.sample_starts):
+            training = after_large_sample(training)
+        slot = slots("sample")
+        found = train(model, builder.closed_form(model), training, watched, slot=slot, curvature=curvature)
+        begun.histories.append(found)
     model.num_data.fill_(float(rows.n))
     rows.group.same([*model.parameters(), *model.buffers()])
     if closed:
         problem = StreamedClosedForm(model, rows.stream())
-        (history,) = train(model, problem, _passes(plan, rows.settings), watched, callbacks, slots[1])
+        passes, slot = _passes(plan, rows.settings), slots("main")
+        (history,) = train(model, problem, passes, watched, callbacks, slot, curvature)
     else:
-        history = _minibatches(model, rows, plan, callbacks, watched, slots[1])
-    history.seconds += sum(before.seconds for before in starts)
+        history = _minibatches(model, rows, plan, callbacks, watched, slots("main"))
+    history.seconds += sum(before.seconds for (before,) in begun.histories)
     return model, history
 
 
@@ -182,7 +193,7 @@ def _minibatches(
     plan: Plan,
     callbacks: Sequence[Callback],
     watched: Any,
-    slot: SharedSlot | None,
+    slot: Slot | None,
 ) -> History:
     """Minibatch steps, natural gradients among them, on the lanes of this process."""
     settings = rows.settings
@@ -218,12 +229,10 @@ def _on_sample(rows: StreamedRows, method: Method) -> tuple[Builder, Plan]:
 def _passes(plan: Plan, settings: Settings) -> TrainingPlan:
     """How long to train on all rows; a step is an evaluation. Reading files cannot be captured."""
     return replace(
-        plan.training,
+        after_large_sample(plan.training),
         epochs=settings.steps or settings.epochs or MOST_EVALUATIONS,
         tolerance=settings.tolerance,
         steps=None,
-        fewest_steps=FEWEST_STEPS,
-        check_every=CHECK_EVERY,
         backend="eager",
     )
 

@@ -28,6 +28,8 @@ from duogp.training.stream import Stream
 
 #: Rows at once on a GPU, in closed form.
 CUDA_BATCH_ROWS = 16_384
+#: Memory that the scaled rows of a process may take up: then they are read once, and not in every pass.
+HELD_BYTES = 2**28
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +129,14 @@ class StreamedRows:
             rows=CPU_CHUNK_ROWS if device.type == "cpu" else CUDA_BATCH_ROWS,
             group=self.group,
             pinned=on_host and device.type == "cuda",
+            held=not on_host and not held_out and self._bytes() <= HELD_BYTES,
         )
+
+    def _bytes(self) -> int:
+        """Of the scaled rows that train, about; those of one process, if all have as many."""
+        sample = self.found.sample
+        columns = int(self.columns.sum()) + sample.y.shape[1] + sum(t is not None for t in sample[2:4])
+        return columns * self.settings.torch_dtype.itemsize * self.n // self.group.world
 
     def dataset(self, settings: Settings, *, watched: bool) -> Dataset:
         """The scaled samples in memory; ``watched``: with that of the rows held out, to validate on."""

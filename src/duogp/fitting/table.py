@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from duogp.fitting.checks import check_settings
 from duogp.fitting.dataset import Dataset, with_seed
 from duogp.fitting.identity import identity_of
 from duogp.fitting.plan import Plan, make_plan
-from duogp.fitting.training_plan import after_sample_start, sample_start_rows
+from duogp.fitting.training_plan import after_large_sample, started_on_large_sample
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
@@ -29,6 +29,7 @@ from duogp.training import (
     CheckpointOptions,
     Checkpoints,
     ClosedForm,
+    Curvature,
     History,
     TrainingPlan,
     opened,
@@ -180,19 +181,28 @@ def fit_plan(
     data: Dataset, plan: Plan, callbacks: Sequence[Callback], checkpoints: Checkpoints | None = None
 ) -> list[GP]:
     """Train every replicate of a plan, all values of β at once, and keep the best β of each."""
-    begin, main = (None, None) if checkpoints is None else map(checkpoints.slot, ("start", "main"))
+    slots: Slots = no_slots if checkpoints is None else checkpoints.slot
     builder, settings = Builder(data, plan), plan.settings
     model = builder.model()
-    starts, words = start(builder, model, plan, begin)
+    begun = start(builder, model, plan, slots)
     problem = builder.problem(model)
-    training = _rest_of(plan.training, starts)
-    if plan.sample_start is not None:
-        training = after_sample_start(training, builder.n)
-    histories = train(model, problem, training, builder.validation(), callbacks, main)
-    for history, before in zip(histories, starts, strict=False):
-        history.seconds += before.seconds
-        history.rollbacks += before.rollbacks
-        history.notes.append(f"started from {before[-1].epoch} {words}")
+    training = _rest_of(plan.training, begun.histories)
+    if started_on_large_sample(plan.sample_starts):
+        training = after_large_sample(training)
+    histories = train(
+        model, problem, training, builder.validation(), callbacks, slots("main"), begun.curvature
+    )
+    for before in begun.histories:
+        for history, own in zip(histories, before, strict=False):
+            history.seconds += own.seconds
+            history.rollbacks += own.rollbacks
+    for r, history in enumerate(histories):
+        if begun.histories and r < len(begun.histories[0]):
+            steps = " and ".join(
+                f"{before[r][-1].epoch} {words}"
+                for before, words in zip(begun.histories, begun.words, strict=True)
+            )
+            history.notes.append(f"started from {steps}")
     if isinstance(problem, ClosedForm) and plan.refit:
         # Hyperparameters are chosen; the rows that chose them may now speak about q(u) too.
         settle(model, builder.closed_form(model, with_validation=True))
@@ -208,28 +218,52 @@ def fit_plan(
     return out
 
 
-def start(builder: Builder, model: Model, plan: Plan, slot: Slot | None = None) -> tuple[list[History], str]:
-    """Put a model where its training shall start: the histories of the steps to there, and their name."""
+class Start(NamedTuple):
+    """The steps that put a model where its training starts."""
+
+    histories: list[list[History]]  # of each stage, those of the replicates
+    words: list[str]  # what the steps of each stage were
+    curvature: Curvature  # of the loss of all rows, as far as they have found it
+
+
+#: Where the checkpoints of a training of that name are.
+Slots = Callable[[str], Slot | None]
+
+
+def no_slots(name: str) -> Slot | None:
+    return None
+
+
+def start(builder: Builder, model: Model, plan: Plan, slots: Slots = no_slots) -> Start:
+    """Put a model where its training shall start."""
+    begun = Start([], [], Curvature())
     if plan.warm_start is not None:
         coupled = builder.model(METHODS["svgp"])
         rows = plan.warm_start_rows
-        found = train(coupled, builder.closed_form(coupled, sample=rows), plan.warm_start, slot=slot)
+        problem = builder.closed_form(coupled, sample=rows)
+        begun.histories.append(train(coupled, problem, plan.warm_start, slot=slots("start")))
+        begun.words.append("closed-form steps of the coupled basis")
         if rows is not None:  # the kernel is a sample's, q(u) may be everyone's
             settle(coupled, builder.closed_form(coupled))
         start_from(coupled, model)
-        return found, "closed-form steps of the coupled basis"
-    if plan.sample_start is not None:
-        rows = sample_start_rows(builder.n)
-        found = train(model, builder.closed_form(model, sample=rows), plan.sample_start, slot=slot)
-        return found, f"steps on a sample of {rows} rows"
-    return [], ""
+    for k, stage in enumerate(plan.sample_starts):
+        training = _rest_of(stage.training, begun.histories)
+        slot = slots("start" if k == 0 else f"start {k + 1}")
+        problem = builder.closed_form(model, sample=stage.rows)
+        begun.histories.append(train(model, problem, training, slot=slot, curvature=begun.curvature))
+        begun.words.append(f"steps on a sample of {stage.rows} rows")
+        # The loss of a sample is divided by all rows.
+        more = plan.sample_starts[k + 1].rows if k + 1 < len(plan.sample_starts) else builder.n
+        begun.curvature.scale(more / stage.rows)
+    return begun
 
 
-def _rest_of(training: TrainingPlan, before: list[History]) -> TrainingPlan:
+def _rest_of(training: TrainingPlan, before: list[list[History]]) -> TrainingPlan:
     """The plan, less the seconds that are spent."""
     if training.seconds is None or not before:
         return training
-    return replace(training, seconds=max(training.seconds - before[0].seconds, 1e-3))
+    spent = sum(stage[0].seconds for stage in before)
+    return replace(training, seconds=max(training.seconds - spent, 1e-3))
 
 
 def _or_infinity(value: float | None) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from duogp.fitting.deep import MAX_WIDTH
 from duogp.fitting.solver import closed_form_obstacle
@@ -29,12 +31,11 @@ WARM_ROWS, WARM_ADAM_STEPS = 5000, 100
 #: gain there, in nats for each row of the table. 300 points follow 2,000 rows too closely: on 10,000 rows of
 #: kin40k training ends after 42 s of CPU time with a sample of 5,000, and after 56 s with one of 2,000.
 SAMPLE_ROWS, MOST_SAMPLE_ROWS, SAMPLE_TOLERANCE = 2000, 5000, 0.01
-#: A table of so many rows starts on a larger sample, to the end; then few steps on all rows are enough.
-LARGE_TABLE, LARGE_SAMPLE_ROWS = 200_000, 20_000
-#: Steps on all rows before the loss may be called at rest, and between looks at it, after that start: L-BFGS
-#: has forgotten what it knew, and its first ten steps are short (houseelectric, 50,000 rows: the bound gains
-#: 0.005 a row in ten steps and 0.013 in twenty, then little).
-FEWEST_STEPS, CHECK_EVERY = 20, 5
+#: Tables of so many rows start on a larger sample, to the end, and then on a larger one still; then few steps
+#: on all rows are enough. What p numbers have learned from k rows and not from all is about p / 2k a row.
+LARGE_TABLES = {200_000: 20_000, 1_000_000: 200_000}
+#: Steps on more rows before the loss may be called at rest, and between looks at it, after such a start.
+FEWEST_STEPS, CHECK_EVERY = 10, 5
 #: Of the weights of networks, unless the user says otherwise.
 WEIGHT_DECAY = 1e-4
 
@@ -95,28 +96,35 @@ def _minibatch_epochs(n: int, batch_size: int, steps: int) -> tuple[int, int]:
     return epochs, epochs // EPOCHS
 
 
-def make_sample_start(method: Method, training: TrainingPlan, n: int) -> TrainingPlan | None:
-    """L-BFGS on a sample of the rows first: its steps are as good, and cost a share of what all rows do."""
+class Stage(NamedTuple):
+    """Training on a sample of the rows, before the training on all of them."""
+
+    rows: int
+    training: TrainingPlan
+
+
+def make_sample_starts(method: Method, training: TrainingPlan, n: int) -> tuple[Stage, ...]:
+    """L-BFGS on samples of the rows first: its steps are as good, and cost a share of what all rows do."""
     if training.optimiser != "lbfgs" or n < 2 * SAMPLE_ROWS or method.recipe.points_are_rows:
-        return None
+        return ()
     tolerance = max(SAMPLE_TOLERANCE, training.tolerance)
-    if n >= LARGE_TABLE:  # a row of the sample gains as much; the loss is that of all n rows
-        tolerance *= sample_start_rows(n) / n
-    return replace(training, tolerance=tolerance, patience=None, restore_best=False)
+    on_sample = replace(training, patience=None, restore_best=False)
+    if n < min(LARGE_TABLES):
+        rows = max(SAMPLE_ROWS, min(n // 2, MOST_SAMPLE_ROWS))
+        return (Stage(rows, replace(on_sample, tolerance=tolerance)),)
+    # A row of the sample gains as much; the loss is that of all n rows.
+    sizes = [rows for least, rows in LARGE_TABLES.items() if n >= least]
+    stages = [Stage(rows, replace(on_sample, tolerance=tolerance * rows / n)) for rows in sizes]
+    return (stages[0], *(Stage(rows, after_large_sample(later)) for rows, later in stages[1:]))
 
 
-def sample_start_rows(n: int) -> int:
-    """Rows of the sample that training of n rows starts on."""
-    if n >= LARGE_TABLE:
-        return LARGE_SAMPLE_ROWS
-    return max(SAMPLE_ROWS, min(n // 2, MOST_SAMPLE_ROWS))
-
-
-def after_sample_start(training: TrainingPlan, n: int) -> TrainingPlan:
-    """The training of all rows: where the sample was a large one, it may end early."""
-    if n < LARGE_TABLE:
-        return training
+def after_large_sample(training: TrainingPlan) -> TrainingPlan:
+    """Training that goes on where a large sample led to: it may end early."""
     return replace(training, fewest_steps=FEWEST_STEPS, check_every=CHECK_EVERY)
+
+
+def started_on_large_sample(stages: Sequence[Stage]) -> bool:
+    return bool(stages) and stages[-1].rows >= min(LARGE_TABLES.values())
 
 
 def make_warm_start(

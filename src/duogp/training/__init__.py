@@ -6,6 +6,7 @@ from duogp._moved import moved_name
 from duogp.training.checkpoint import CheckpointOptions, Checkpoints, opened
 from duogp.training.feed import Feed, Minibatches, Scaling, Table, TableFeed, chunks
 from duogp.training.history import History, Record
+from duogp.training.lbfgs import Curvature
 from duogp.training.loop import Callback, Progression, TrainingPlan, conditions, in_epochs, settle, train
 from duogp.training.problems import ClosedForm, Evidence, Problem, Stochastic
 from duogp.training.schedules import SCHEDULES, make_schedule
@@ -16,6 +17,7 @@ __all__ = [
     "CheckpointOptions",
     "Checkpoints",
     "ClosedForm",
+    "Curvature",
     "Evidence",
     "Feed",
     "History",

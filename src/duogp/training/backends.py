@@ -19,7 +19,7 @@ from duogp.kernels.foreign import Foreign
 from duogp.numerics.networks import Linear
 from duogp.numerics.parameters import Positive
 from duogp.training.adam import Adam
-from duogp.training.lbfgs import LBFGS
+from duogp.training.lbfgs import LBFGS, Curvature
 from duogp.training.problems import Problem
 
 logger = logging.getLogger("duogp")
@@ -100,6 +100,12 @@ class StepBackend:
         """Replicates that find no way down, [R]; None where nobody knows."""
         return None
 
+    def inherit(self, curvature: Curvature) -> None:
+        """Begin with what another training found, where that is of use."""
+
+    def keep(self, curvature: Curvature) -> None:
+        """Leave what was found for another training."""
+
 
 class QuasiNewton(StepBackend):
     """L-BFGS on a deterministic loss: a step is an evaluation, and leaves each replicate's best point."""
@@ -144,6 +150,12 @@ class QuasiNewton(StepBackend):
 
     def given_up(self) -> Tensor | None:
         return self.lbfgs.given_up
+
+    def inherit(self, curvature: Curvature) -> None:
+        self.lbfgs.inherit(curvature)
+
+    def keep(self, curvature: Curvature) -> None:
+        self.lbfgs.keep(curvature)
 
 
 class Compiled(StepBackend):

@@ -37,11 +37,29 @@ LONGEST_MOVE = 0.25
 TRUSTED_PAIRS, SHARED = 20.0, 0.1
 
 
-#: Attributes that a checkpoint holds beside the parameters.
+#: Attributes that say how the gradient changes, and all that a checkpoint holds beside the parameters.
+PAIRS = "steps", "changes", "known"
 REMEMBERED = (
     *("x", "_written", "loss", "gradient", "direction", "slope", "length", "low", "high", "trials"),
-    *("steps", "changes", "known", "given_up", "frozen"),
+    *PAIRS,
+    *("given_up", "frozen"),
 )
+
+
+class Curvature:
+    """What L-BFGS has found of a loss, for a training of the same parameters on other rows.
+
+    A sample of the rows bends the loss as all rows do: who begins with its pairs takes long steps at once
+    (kin40k, 10,000 rows after 5,000, 300 points: ten evaluations gain .033 a row instead of .027).
+    """
+
+    def __init__(self) -> None:
+        self.pairs: dict[str, Tensor] = {}
+
+    def scale(self, factor: float) -> None:
+        """Turn it into that of a loss so many times as large."""
+        if self.pairs:
+            self.pairs["changes"] = factor * self.pairs["changes"]
 
 
 class LBFGS:
@@ -88,6 +106,22 @@ class LBFGS:
             if memory[name].shape != own.shape:
                 raise ValueError(f"{name} is {list(own.shape)} here, and {list(memory[name].shape)} there")
             setattr(self, name, memory[name].to(own))
+
+    def keep(self, curvature: Curvature) -> None:
+        """Leave the pairs for another training."""
+        curvature.pairs = {name: value.clone() for name, value in self._pairs().items()}
+
+    def inherit(self, curvature: Curvature) -> None:
+        """Begin with the pairs of another training, if there are any and they are of as many numbers."""
+        own, found = (
+            {name: p.shape for name, p in pairs.items()} for pairs in (self._pairs(), curvature.pairs)
+        )
+        if own == found:
+            for name, value in self._pairs().items():
+                setattr(self, name, curvature.pairs[name].to(value, copy=True))
+
+    def _pairs(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in PAIRS}
 
     def refresh(self) -> None:
         """Begin anew where somebody else has moved the parameters."""

@@ -20,6 +20,7 @@ from duogp.training.checkpoint import Slot
 from duogp.training.convergence import FEWEST_STEPS, LOOK_STEPS, Plateau, Rest
 from duogp.training.guard import Guard
 from duogp.training.history import History, Record
+from duogp.training.lbfgs import Curvature
 from duogp.training.problems import ClosedForm, Problem
 from duogp.training.progress import Progress
 from duogp.training.schedules import Schedule, constant, plateau, ramp
@@ -72,13 +73,15 @@ def train(
     validation: Batch | None = None,
     callbacks: Sequence[Callback] = (),
     slot: Slot | None = None,
+    curvature: Curvature | None = None,
 ) -> list[History]:
     """Train all replicates; returns one history for each. Never raises for numerical trouble.
 
     ``slot``: where checkpoints of this training are; it goes on from the newest, and writes new ones.
+    ``curvature``: what L-BFGS begins with, and what it has found in the end.
     """
     with conditions(model, problem):
-        epochs = in_epochs(model, problem, plan, validation, callbacks, slot)
+        epochs = in_epochs(model, problem, plan, validation, callbacks, slot, curvature)
         while True:
             try:
                 next(epochs)
@@ -100,6 +103,7 @@ def in_epochs(
     validation: Batch | None = None,
     callbacks: Sequence[Callback] = (),
     slot: Slot | None = None,
+    curvature: Curvature | None = None,
 ) -> Generator[None, None, list[History]]:
     """`train` with a pause after every epoch, for callers that take turns; advance it under `conditions`."""
     parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
@@ -115,8 +119,10 @@ def in_epochs(
         plan = replace(plan, optimiser="adam")
     found = None if slot is None else slot.load()
     if found is not None and found.values["finished"]:
-        return restore_final(model, found)
+        return restore_final(model, found, curvature)
     run = Run(model, problem, plan, parameters, validation, slot)
+    if curvature is not None:
+        run.backend.inherit(curvature)
     if found is not None:
         restore(run, found)
     with Progress("training", run.epochs, plan.verbose) as bar:
@@ -125,9 +131,11 @@ def in_epochs(
             if run.epoch(epoch, callbacks, bar):
                 break
             yield
+    if curvature is not None:
+        run.backend.keep(curvature)
     histories = run.finish()
     if slot is not None:
-        slot.save(run.step + 1, final_snapshot(model, histories, run.step + 1))
+        slot.save(run.step + 1, final_snapshot(model, histories, run.step + 1, curvature))
     return histories
 
 

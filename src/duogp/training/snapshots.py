@@ -22,6 +22,7 @@ from duogp.training.history import History, Record
 
 if TYPE_CHECKING:
     from duogp.models.model import Model
+    from duogp.training.lbfgs import Curvature
     from duogp.training.loop import Run
 
 Tensors = dict[str, Tensor]
@@ -91,10 +92,13 @@ def snapshot_of(run: Run) -> Snapshot:
     return Snapshot(tensors, values)
 
 
-def final_snapshot(model: Model, histories: Sequence[History], step: int) -> Snapshot:
-    """A training that is over."""
+def final_snapshot(
+    model: Model, histories: Sequence[History], step: int, curvature: Curvature | None = None
+) -> Snapshot:
+    """A training that is over, and what it leaves for the next one."""
     values = {"finished": True, "step": step, "histories": [asdict(history) for history in histories]}
-    return Snapshot(_model_tensors(model), values)
+    left = {} if curvature is None else _named("curvature", curvature.pairs)
+    return Snapshot({**_model_tensors(model), **left}, values)
 
 
 @torch.no_grad()
@@ -130,9 +134,11 @@ def restore(run: Run, snapshot: Snapshot) -> None:
 
 
 @torch.no_grad()
-def restore_final(model: Model, snapshot: Snapshot) -> list[History]:
+def restore_final(model: Model, snapshot: Snapshot, curvature: Curvature | None = None) -> list[History]:
     """The model and the histories of a training that is over."""
     try:
+        if curvature is not None:
+            curvature.pairs = _part("curvature", snapshot.tensors)
         _restore_model(model, snapshot.tensors)
         return histories_of(snapshot.values, model.replicates)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:

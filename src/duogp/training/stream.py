@@ -31,7 +31,8 @@ class Stream:
 
     ``scaled``: a chunk as a batch in the model's units; ``keep``: a mask of the rows that count; ``rows``: of
     a batch, at most. A process without rows gives one batch of none, of the shape of ``sample``. ``pinned``:
-    windows are copied to a GPU later, from memory that stays where it is.
+    windows are copied to a GPU later, from memory that stays where it is. ``held``: the batches of the first
+    whole pass are kept, and the source is not read again.
     """
 
     def __init__(
@@ -44,17 +45,28 @@ class Stream:
         rows: int,
         group: Group | None = None,
         pinned: bool = False,
+        held: bool = False,
     ) -> None:
         self.source, self.scaled, self.keep, self.rows = source, scaled, keep, rows
-        self.pinned = pinned
+        self.pinned, self.held = pinned, held
+        self._batches: list[Batch] | None = None  # those of a whole pass, where they are held
         self.group = Group() if group is None else group
         self.none = scaled(sample.take(np.zeros(0, dtype=np.intp)))
 
     def batches(self) -> Iterator[Batch]:
         """One pass over the rows of this process; the next chunk is read while one is worked on."""
+        if self._batches is not None:
+            yield from self._batches
+            return
+        found: list[Batch] = []
         for batch in ahead(self._scaled_chunks()):
-            yield from batch.split(self.rows)
+            for part in batch.split(self.rows):
+                if self.held:
+                    found.append(part)
+                yield part
             del batch
+        if self.held:
+            self._batches = found
 
     def _scaled_chunks(self) -> Iterator[Batch]:
         for chunk in self.source.chunks(self.group.rank, self.group.world):
