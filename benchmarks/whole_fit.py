@@ -47,12 +47,16 @@ def table(options: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
 
 def write(options: dict[str, Any]) -> None:
     """The training rows as one Parquet file."""
-    import pyarrow as pa
     import pyarrow.parquet as parquet
 
     X, y, _, _ = table(options)
-    columns = {f"x{i}": X[:, i] for i in range(X.shape[1])} | {"y": y}
-    parquet.write_table(pa.table(columns), options["file"], row_group_size=131_072)
+    parquet.write_table(as_arrow(X, y), options["file"], row_group_size=131_072)
+
+
+def as_arrow(X: np.ndarray, y: np.ndarray) -> Any:
+    import pyarrow as pa
+
+    return pa.table({f"x{i}": X[:, i] for i in range(X.shape[1])} | {"y": y})
 
 
 def child(options: dict[str, Any]) -> None:
@@ -73,8 +77,10 @@ def child(options: dict[str, Any]) -> None:
         "dtype": options["dtype"],
     }
     X, y, X_test, y_test = table(options)
-    duogp.fit(X[:2000], y[:2000], "svgp", **{**settings, "num_inducing": 20, "epochs": 2}).predict(X[:10])
+    first = {**settings, "num_inducing": 20, "epochs": 2}
+    duogp.fit(X[:2000], y[:2000], "svgp", **first).predict(X[:10])
     if options["way"] == "streamed":
+        duogp.fit(pyarrow.dataset.dataset(as_arrow(X[:2000], y[:2000])), target="y", method="svgp", **first)
         rows = len(y)
         del X, y
         files = pyarrow.dataset.dataset(options["file"])

@@ -113,8 +113,7 @@ def survey(
     """
     group = Group() if group is None else group
     moments: list[Floats] = []  # [number, moments] of every chunk
-    drawn: Floats | None = None
-    apart: Floats | None = None
+    drawn, apart = Smallest(), Smallest()
     shape = np.zeros(4)  # columns of x, y, noise and weights
     for chunk in chunks:
         priority = (place_hashes(chunk.number, len(chunk.x), seed) >> np.uint64(11)).astype(np.float64)
@@ -125,14 +124,14 @@ def survey(
             raise ValueError(f"chunk {chunk.number} has other columns than the chunks before it")
         shape, sample = found, min(sample, max(LEAST_SAMPLE, SAMPLE_BYTES // int(8 * found.sum())))
         if hold_out is not None and (mask := hold_out(chunk)).any():
-            apart = _smallest(priority[mask], chunk.take(mask), apart, sample)
+            apart.add(priority[mask], chunk.take(mask), sample)
         if keep is not None and not (mask := keep(chunk)).all():
             chunk, priority = chunk.take(mask), priority[mask]
         if not len(chunk.x):
             continue
         own = Moments.of(np.column_stack([chunk.x, chunk.y]), chunk.weight)
         moments.append(np.concatenate([[float(chunk.number)], own.as_row()]))
-        drawn = _smallest(priority, chunk, drawn, sample)
+        drawn.add(priority, chunk, sample)
     shapes = group.rows(torch.as_tensor(shape)[None]).numpy()
     shapes = shapes[shapes.any(1)]
     if len(shapes) and (shapes != shapes[0]).any():
@@ -152,9 +151,40 @@ def survey(
     )
 
 
-def _together(drawn: Floats | None, widths: tuple[int, ...], size: int, group: Group) -> Chunk:
+class Smallest:
+    """Rows [priority, x, y, noise, weight] of the smallest priorities that were seen."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Floats] = []
+        self._rows, self._limit = 0, np.inf  # no row above it can be one of them
+
+    def add(self, priority: Floats, chunk: Chunk, size: int) -> None:
+        """Take in the rows of a chunk; of all, the ``size`` smallest stay."""
+        if self._limit < np.inf:
+            mask = priority < self._limit
+            priority, chunk = priority[mask], chunk.take(mask)
+        parts = [part for part in chunk[:4] if part is not None]
+        self._pieces.append(np.column_stack([priority, *parts]))
+        self._rows += len(priority)
+        if self._rows >= 2 * size:
+            self._cut(size)
+
+    def rows(self, size: int) -> Floats | None:
+        """In any order; None where there are none."""
+        if self._rows > size:
+            self._cut(size)
+        return np.concatenate(self._pieces) if self._pieces else None
+
+    def _cut(self, size: int) -> None:
+        together = np.concatenate(self._pieces)
+        self._pieces = [together[np.argpartition(together[:, 0], size - 1)[:size]]]
+        self._rows, self._limit = size, float(self._pieces[0][:, 0].max())
+
+
+def _together(found: Smallest, widths: tuple[int, ...], size: int, group: Group) -> Chunk:
     """The rows of the smallest priorities of all processes."""
     d, outputs, noise, weight = widths
+    drawn = found.rows(size)
     own = np.empty((0, 1 + sum(widths))) if drawn is None else drawn
     rows = group.rows(torch.as_tensor(own)).numpy()
     rows = rows[rows[:, 0].argsort(kind="stable")][:size, 1:]
@@ -172,16 +202,3 @@ def _merged(rows: Floats) -> Moments:
 
 def _width(part: Floats | None) -> int:
     return 0 if part is None else 1 if part.ndim == 1 else part.shape[1]
-
-
-def _smallest(priority: Floats, chunk: Chunk, drawn: Floats | None, size: int) -> Floats:
-    """The rows [priority, x, y, noise, weight] of the smallest priorities, so far and of a chunk."""
-    if drawn is not None and len(drawn) >= size:
-        mask = priority < drawn[:, 0].max()
-        priority, chunk = priority[mask], chunk.take(mask)
-    parts = [part for part in chunk[:4] if part is not None]
-    new = np.column_stack([priority, *parts])
-    together = new if drawn is None else np.concatenate([drawn, new])
-    if len(together) <= size:
-        return together
-    return together[np.argpartition(together[:, 0], size - 1)[:size]]
