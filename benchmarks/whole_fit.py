@@ -64,8 +64,6 @@ def child(options: dict[str, Any]) -> None:
     import torch
 
     torch.set_num_threads(options["threads"])
-    import pyarrow.dataset
-
     import duogp
     from duogp.bench.measure import Stopwatch, device_name, peak_memory, resolve_device, versions
 
@@ -80,6 +78,8 @@ def child(options: dict[str, Any]) -> None:
     first = {**settings, "num_inducing": 20, "epochs": 2}
     duogp.fit(X[:2000], y[:2000], "svgp", **first).predict(X[:10])
     if options["way"] == "streamed":
+        import pyarrow.dataset
+
         duogp.fit(pyarrow.dataset.dataset(as_arrow(X[:2000], y[:2000])), target="y", method="svgp", **first)
         rows = len(y)
         del X, y
