@@ -10,7 +10,7 @@ from torch import nn
 
 from duogp.data.scaling import Scaler
 from duogp.fitting.dataset import Dataset
-from duogp.means import CrossFit, Trees
+from duogp.means import CrossFit, Ridge, Trees
 from duogp.means.crossfit import Goal, cross_fit, moderate
 from duogp.methods.registry import Method
 from duogp.methods.settings import Settings
@@ -18,14 +18,16 @@ from duogp.methods.settings import Settings
 if TYPE_CHECKING:
     from duogp.fitting.plan import Plan
 
-TREES = "trees"
+#: Cross-fitted means that have a name.
+NAMED: dict[str, type[Any]] = {"trees": Trees, "ridge": Ridge}
 
 
 def learned_spec(settings: Settings) -> Any:
-    """What is cross-fitted: `Trees`, `Logistic`, an unfitted scikit-learn model; None for any other mean."""
+    """What is cross-fitted (`Trees`, `Ridge`, `Logistic`, a scikit-learn model); None where nothing is."""
     mean = settings.mean
     if isinstance(mean, str):
-        return Trees() if mean.lower() == TREES else None
+        named = NAMED.get(mean.lower())
+        return None if named is None else named()
     return None if isinstance(mean, nn.Module) else mean
 
 

@@ -57,6 +57,8 @@ class ClosedRace(Race):
             own["lengthscale_prior"] = BY_DIMENSION  # few rows say nothing about the columns that hardly vary
         self.settings = self.settings.but(**own)
         self.logs = log_scale_of(data, self.rules.least_skew)
+        if self.small and "mean" not in given and data.X.shape[1] <= self.rules.ridge_columns:
+            self.means.append("ridge")  # what a line says, a kernel of few rows says worse
 
     def planned(self) -> list[str]:
         also = [] if self.logs is None else [f"{name} {OF_LOGS}" for name in super().planned()]

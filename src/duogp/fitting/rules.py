@@ -68,6 +68,8 @@ class Rules:
     most_centres: int = 1000
 
     # -- closed forms
+    #: Columns up to which a ridge regression is a mean of small tables too: its cost is cubic in them.
+    ridge_columns: int = 500
     #: Skewness of a target above zero from which its logarithm is tried too.
     least_skew: float = 0.5
     #: Nats a row by which a scale may be behind with its first candidate and still have others.

@@ -1,6 +1,6 @@
 """Prior means: functions of x that are added outside the KL."""
 
-from duogp.means.affine import Logistic
+from duogp.means.affine import Logistic, Ridge
 from duogp.means.crossfit import CrossFit, Trees
 from duogp.means.offset import OffsetMean
 from duogp.means.parametric import ConstantMean, LinearMean, Mean, ModuleMean, NetworkMean, Zero, make_mean
@@ -15,6 +15,7 @@ __all__ = [
     "ModuleMean",
     "NetworkMean",
     "OffsetMean",
+    "Ridge",
     "SkipMean",
     "Trees",
     "Zero",

@@ -1,7 +1,8 @@
-"""Affine maps as arrays: what is left of a logistic regression when it is fitted."""
+"""Affine maps as arrays: what is left of a linear or logistic regression when it is fitted."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch import Tensor
 
 #: Log odds of a class that the rows do not have.
 ABSENT = -20.0
-#: Standardised columns farther out are taken for this: log odds of far rows stay moderate.
+#: Standardised columns farther out are taken for this: predictions of far rows stay moderate.
 REACH = 10.0
+#: Ridges that are tried, in units of the total weight of the rows.
+RIDGES = np.logspace(-5, 1, 13)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +40,7 @@ class Affine:
         return Affine(*(values.to(device) for values in self.arrays().values()))
 
     def __call__(self, x: Tensor) -> Tensor:
-        z = ((x - self.shift) / self.scale).clamp(-REACH, REACH)
+        z = ((x - self.shift) / self.scale).clamp(-REACH, REACH).nan_to_num(0.0)  # a gap is an average
         return z @ self.weight + self.bias
 
     def arrays(self) -> dict[str, Tensor]:
@@ -68,9 +71,7 @@ class Logistic:
         """Fitted to labels y from 0 to classes − 1: log odds of the second class, or logits of each."""
         from sklearn.linear_model import LogisticRegression
 
-        shift, scale = X.mean(0), X.std(0)
-        scale = np.where(scale > 0, scale, 1.0)
-        rows = np.clip((X - shift) / scale, -REACH, REACH)
+        rows, shift, scale = _standardised(X)
         present = np.unique(y)
         if len(present) == 1:
             W, b = np.zeros((1, X.shape[1])), np.zeros(1)
@@ -88,4 +89,57 @@ class Logistic:
             W, b = weight, bias
         elif len(present) == 1:
             b = np.array([-ABSENT if present[0] else ABSENT])
-        return Affine(*(torch.as_tensor(a, dtype=torch.float64) for a in (W.T.copy(), b, shift, scale)))
+        return _affine(W.T.copy(), b, shift, scale)
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """Linear regression on standardised columns, cross-fitted; of several ridges the best on unseen rows."""
+
+    ridges: tuple[float, ...] = tuple(RIDGES)
+
+    def fit(
+        self, X: NDArray, y: NDArray, fold: NDArray[np.intp], weights: NDArray | None = None
+    ) -> list[Affine]:
+        """One model for each fold, of the rows outside it: X [n, d], y [n], the fold of every row [n].
+
+        With Z the standardised columns of these rows, less their mean, and W their weights, ZᵀWZ = VΛVᵀ
+        gives the slopes V(Λ + αI)⁻¹VᵀZᵀW(y − ȳ) of all ridges α at once. All folds have the ridge with the
+        least squared error on the rows that each has not seen.
+        """
+        Z, shift, scale = _standardised(X)
+        w = np.ones(len(X)) if weights is None else weights
+        error = np.zeros(len(self.ridges))
+        slopes, heights = [], []  # of every fold: [ridges, d], [ridges]
+        for k in range(fold.max() + 1):
+            rows, others = fold == k, fold != k
+            total = max(w[others].sum(), np.finfo(np.float64).tiny)
+            centre, average = w[others] @ Z[others] / total, w[others] @ y[others] / total
+            root = np.sqrt(w[others])[:, None]
+            A, b = (Z[others] - centre) * root, (y[others] - average) * root[:, 0]
+            values, V = np.linalg.eigh(A.T @ A)
+            shrunk = values.clip(0.0) + total * np.asarray(self.ridges)[:, None]
+            slopes.append((V.T @ (A.T @ b) / shrunk) @ V.T)
+            heights.append(average - slopes[-1] @ centre)
+            unseen = heights[-1][:, None] + slopes[-1] @ Z[rows].T  # [ridges, rows]
+            error += (w[rows] * (unseen - y[rows]) ** 2).sum(1)
+        best = int(np.argmin(error))
+        return [
+            _affine(slope[best][:, None], height[best : best + 1], shift, scale)
+            for slope, height in zip(slopes, heights, strict=True)
+        ]
+
+
+def _standardised(X: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+    """Columns less their mean in units of their spread, both finite; gaps are zero. Mean and spread."""
+    known = np.where(np.isfinite(X), X, np.nan)
+    with np.errstate(over="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of columns without a number
+        shift, scale = np.nanmean(known, 0), np.nanstd(known, 0)
+    shift = np.where(np.isfinite(shift), shift, 0.0)
+    scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
+    return np.nan_to_num(np.clip((X - shift) / scale, -REACH, REACH)), shift, scale
+
+
+def _affine(weight: NDArray, bias: NDArray, shift: NDArray, scale: NDArray) -> Affine:
+    return Affine(*(torch.as_tensor(a, dtype=torch.float64) for a in (weight, bias, shift, scale)))

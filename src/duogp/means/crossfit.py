@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import logit
 
-from duogp.means.affine import Affine, Logistic
+from duogp.means.affine import Affine, Logistic, Ridge
 from duogp.means.bagging import Bagged, blend_share
 from duogp.means.columns import OnColumns, is_wide, telling_columns
 from duogp.means.forest import Forest
@@ -227,9 +227,10 @@ def cross_fit(
     seed: int = 0,
     deadline: float | None = None,
 ) -> CrossFit:
-    """Fit ``spec`` (`Trees`, or an unfitted scikit-learn model) to y [n, outputs] at the rows X, by folds.
+    """Fit ``spec`` to y [n, outputs] at the rows X, by folds.
 
-    `Bagged` labels have no folds: every row is out of the bag of some trees.
+    ``spec``: `Trees`, `Ridge`, `Logistic`, `Bagged`, or an unfitted scikit-learn model. `Bagged` labels
+    have no folds: every row is out of the bag of some trees.
 
     ``deadline``: the value of `time.perf_counter` after which no more rounds of trees are grown.
     """
@@ -241,6 +242,10 @@ def cross_fit(
             raise TypeError("bagged trees alone are a mean of classes")
         form, unseen = spec.fit(X, y[:, 0].astype(np.int64), goal.classes, weights, seed, deadline)
         return CrossFit([[form]], goal, X.shape[1], unseen)
+    if isinstance(spec, Ridge) and goal.kind not in BLENDED:
+        raise TypeError(
+            "a ridge regression is a mean of real numbers and of shares: mean='trees' takes others"
+        )
     fold = assign_folds(y[:, 0] if goal.kind == "classes" else None, n, folds, seed)
     count = int(fold.max()) + 1
     targets = [_model_target(y[:, p], goal) for p in range(y.shape[1])]
@@ -263,6 +268,8 @@ def cross_fit(
         if isinstance(spec, Logistic):
             assert goal.classes is not None
             fitted = [_logistic(spec, X, target, goal.classes, job, weights) for job in jobs]
+        elif isinstance(spec, Ridge):
+            fitted = spec.fit(X, target, fold, weights)
         elif isinstance(spec, Trees):
             fitted, late = _grow(spec, X, target, goal, jobs, weights, seed, boosted_until)
             hurried |= late

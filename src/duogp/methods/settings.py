@@ -138,8 +138,8 @@ class Settings(CheckedSettings):
     likelihood: Any = "gaussian"  #: a name ("classes" for labels), or a likelihood object
     num_latents: int | None = None  #: latent functions mixed into the outputs (LMC); None: one for each
     shared_kernel: bool | None = None  #: one kernel for all latent functions; on for many classes
-    mean: Annotated[Any, MEAN] = "constant"  #: prior mean: "zero", "constant", "linear", "trees", a module,
-    #: or any scikit-learn regressor or classifier, which is cross-fitted like the trees
+    mean: Annotated[Any, MEAN] = "constant"  #: prior mean: "zero", "constant", "linear", "trees", "ridge",
+    #: a module, or any scikit-learn regressor or classifier, which is cross-fitted like trees and ridge
     mean_folds: Annotated[int, FOLDS_OF_MEAN] = 5  #: of a cross-fitted mean
     mean_as_input: bool = True  #: a cross-fitted mean is also a column of the kernel's inputs
     kernel: Any = "matern52"  #: a name or a kernel object
