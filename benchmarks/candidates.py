@@ -79,7 +79,7 @@ def print_table(candidate: str) -> None:
         tables = sorted({row["table"] for row in rows})
         means = np.array([np.mean([change(r) for r in rows if r["table"] == t]) for t in tables])
         print(
-            f"{candidate}, {name}: {means.mean():+.4f} on average over {len(tables)} tables, {len(rows)} fits, "
+            f"{candidate}, {name}: {means.mean():+.4f} on average, {len(tables)} tables, {len(rows)} fits; "
             f"better on {(means < 0).sum()}, p = {wilcoxon(means).pvalue:.2g}"
         )
 
