@@ -60,7 +60,7 @@ def test_nothing_is_trained():
 def test_auto_shows_its_rule_or_its_stack():
     X, y = table()
     small = duogp.plan(X, y, "auto")
-    assert isinstance(small, StackPlan) and small.candidates == ["exact + trees", "exact"]
+    assert isinstance(small, StackPlan) and small.candidates == ["exact + trees", "exact", "exact + ridge"]
     assert small.shared.method.name == "exact"
     single = duogp.plan(X, y, "auto", beta2=0.1)
     assert isinstance(single, Plan) and "beta2" in single.reasons["method"]
