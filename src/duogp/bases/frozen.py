@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from duogp.bases.frozen_products import SymmetricForm, WeighedMean
+from duogp.bases.many_rows import ManyRows, Precision
 from duogp.bases.marginals import Marginals, TotalMarginals
 from duogp.kernels.base import Kernel
 from duogp.numerics.factorisation import norm2, project
@@ -80,6 +81,17 @@ class FrozenPosterior:
         """C = TᵀT − WᵀW: from the prior variance to the posterior one."""
         C = self.explained_root.mT @ self.explained_root - self.residual_root.mT @ self.residual_root
         return SymmetricForm.of(self.explained_probe.kernel, self.explained_probe.points, C)
+
+    def many_rows(self, precision: Precision = "float64", *, in_parts: bool = True) -> ManyRows:
+        """The same marginals by fewer operations for rows without gradients, at some cost before the first."""
+        key = precision, in_parts
+        if key not in self._roads:
+            self._roads[key] = ManyRows.of(self, precision, in_parts=in_parts)
+        return self._roads[key]
+
+    @cached_property
+    def _roads(self) -> dict[tuple[str, bool], ManyRows]:
+        return {}
 
     def joint(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean [..., n], residual covariance and explained covariance [..., n, n]."""

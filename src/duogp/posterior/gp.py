@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from duogp.bases import FrozenPosterior, Marginals, clamp_variance
+from duogp.bases.many_rows import ManyRows, Precision
 from duogp.bases.marginals import TotalMarginals
 from duogp.data.arriving import Arriving, Leaving
 from duogp.data.scaling import Scaler
@@ -128,7 +129,9 @@ class GP(Fitted):
         return self._form
 
     @torch.no_grad()
-    def predict(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> Prediction | ClassPrediction:
+    def predict(
+        self, X: Any, *, noise: Any = None, in_parts: bool = True, precision: Precision = "float64"
+    ) -> Prediction | ClassPrediction:
         """Mean and variances of new rows; class probabilities where the targets are labels.
 
         The noise is one of the parts, and `Prediction.variance` their sum. ``noise``: known noise variances
@@ -138,7 +141,7 @@ class GP(Fitted):
         x = self._arriving(X)
         row_noise = self._row_noise(noise, len(x))
         leaving: list[Leaving] = []
-        for start, f in self._marginals(x, in_parts=in_parts):
+        for start, f in self._marginals(x, in_parts=in_parts, precision=precision):
             rows = f.mean.shape[-1]
             own = None if x.beside is None else self._disagreement(x.beside[start : start + rows])
             pieces = self._reports(f, self._density(row_noise, start, rows), own)
@@ -184,25 +187,39 @@ class GP(Fitted):
         return torch.cat(out).cpu().numpy() - np.log(self.y_scaler.scale).sum()
 
     def _marginals(
-        self, x: Arriving | Tensor, *, in_parts: bool = True
+        self, x: Arriving | Tensor, *, in_parts: bool = True, precision: Precision = "float64"
     ) -> Iterator[tuple[int, Marginals | TotalMarginals]]:
         """What the likelihood sees at the rows, piece by piece, with where the piece begins."""
-        start = 0
+        start, form = 0, self._form_for(len(x), in_parts, precision)
         for piece in x.split(self._chunk_rows()):
-            f = self._marginals_at(piece, in_parts=in_parts)
+            f = self._marginals_at(piece, in_parts=in_parts, form=form)
             yield start, self._with_disagreement(f, x, start)
             start += len(piece)
 
-    def _marginals_at(self, x: Tensor, *, in_parts: bool = True) -> Marginals | TotalMarginals:
+    def _form_for(self, rows: int, in_parts: bool, precision: Precision) -> FrozenPosterior | ManyRows:
+        """The form that answers so many rows soonest."""
+        if precision == "float64" and (not in_parts or rows < self._points):
+            return self.posterior
+        with FREEZING:
+            return self.posterior.many_rows(precision, in_parts=in_parts)
+
+    @property
+    def _points(self) -> int:
+        """Columns of the largest matrix that kernel columns are multiplied with."""
+        return max(self.posterior.mean_weights.shape[-1], self.posterior.residual_root.shape[-1])
+
+    def _marginals_at(
+        self, x: Tensor, *, in_parts: bool = True, form: FrozenPosterior | ManyRows | None = None
+    ) -> Marginals | TotalMarginals:
         """What the likelihood sees at inputs [n, d] in scaled units, [1, latents, n]: tensors alone."""
-        rows = x[None, None]  # [1, 1, n, d]
+        rows, form = x[None, None], self.posterior if form is None else form  # [1, 1, n, d]
         prior = self.posterior.prior.diag(rows)
         f: Marginals | TotalMarginals
         if in_parts:
-            parts = self.posterior.marginals(rows)
+            parts = form.marginals(rows)
             f = parts._replace(residual=clamp_variance(parts.residual, prior))
         else:
-            mean, variance = self.posterior.total_marginals(rows)
+            mean, variance = form.total_marginals(rows)
             f = TotalMarginals(mean, clamp_variance(variance, prior))
         f = self.model.complete(f, rows)
         return type(f)(*torch.broadcast_tensors(*f))
