@@ -4,12 +4,13 @@ For every number of inducing points M and both precisions, in turn within one pr
 
     parts       `gp.predict(X)`: mean, both parts of the variance, noise
     whole       `gp.predict(X, in_parts=False)`: the variance in one number
-    products    the matrix products of `parts` alone (x·Z, k·a, two triangular roots in blocks) and the transfer of
-                rows and results, all in that precision
-    gpytorch    its LargeBatchVariationalStrategy, mean and variance of y, in its best chunk, float32 and float64
+    products    the matrix products of `parts` alone (x·Z, k·a, two triangular roots in blocks), rows and
+                results transferred, all in that precision
+    gpytorch    its LargeBatchVariationalStrategy, mean and variance of y, in its best chunk
 
-Contestants are timed in alternating order; a row has medians and quartiles in milliseconds. Both models have taken a
-few training steps only: what they predict is of no interest here. ``--variants`` tries other block and chunk sizes.
+Contestants are timed in alternating order; a row has medians and quartiles in milliseconds. Both models are
+trained for a few steps only: what they predict is of no interest here. ``--variants`` tries other sizes of
+blocks and chunks.
 
     python benchmarks/prediction_speed.py --within 150                    # CUDA where there is one
     python benchmarks/prediction_speed.py --device cpu --sizes 200 500 1000 --threads 2 --within 120
@@ -150,10 +151,11 @@ def summary(seconds: list[float]) -> dict[str, Any]:
     }
 
 
-def largest_error(gp: Any, X: np.ndarray) -> float:
-    """Of the float32 variance of f, relative to the float64 variance of y."""
-    one, two = (gp.predict(X[:20_000], precision=p) for p in ("float64", "float32"))
-    return float((np.abs(two.variance - one.variance) / one.variance).max())
+def errors(gp: Any, X: np.ndarray, *, in_parts: bool) -> dict[str, Any]:
+    """The largest error of float32 in the variance of y, relative to that variance, and the reported bound."""
+    one, two = (gp.predict(X[:20_000], precision=p, in_parts=in_parts) for p in ("float64", "float32"))
+    seen = float((np.abs(two.variance - one.variance) / one.variance).max())
+    return {"answered_in": two.precision, "variance_error": seen, "error_bound": two.error.variance}
 
 
 def measure(M: int, given: argparse.Namespace, device: str, until: float) -> list[dict[str, Any]]:
@@ -185,7 +187,7 @@ def measure(M: int, given: argparse.Namespace, device: str, until: float) -> lis
             row |= {"over_products": round(values["ms"] / bare, 3)}
             row |= {} if best is None else {"gpytorch_over_ours": round(best / values["ms"], 3)}
             if precision == "float32":
-                row["variance_error"] = largest_error(gp, X)
+                row |= errors(gp, X, in_parts=what == "parts")
         rows.append(row | tail)
         say(row)
     if given.variants:
@@ -202,7 +204,7 @@ def try_variants(
     for constants in variants(device.startswith("cuda")):
         if time.monotonic() > until:
             return
-        gp.posterior._roads.clear()
+        forget(gp)
         with having(**constants):
             calls = {k: v for k, v in contestants(problem, X, gp).items() if not k.startswith("products")}
             for call in calls.values():
@@ -210,13 +212,19 @@ def try_variants(
             found = timed(calls, device, LEAST_ROUNDS, until)
         text = "  ".join(f"{name} {1e3 * statistics.median(values):.1f}" for name, values in found.items())
         print(f"  M = {problem.inducing} {constants}: {text}", flush=True)
+    forget(gp)
+
+
+def forget(gp: Any) -> None:
+    """Freeze again at the next prediction."""
+    gp._roads.clear()
     gp.posterior._roads.clear()
 
 
 def say(row: dict[str, Any]) -> None:
     extra = "".join(
         f"  {name} {row[name]:.3g}"
-        for name in ("over_products", "gpytorch_over_ours", "variance_error")
+        for name in ("over_products", "gpytorch_over_ours", "variance_error", "error_bound")
         if name in row
     )
     low, high = row["quartiles"]

@@ -83,7 +83,7 @@ class FrozenPosterior:
         return SymmetricForm.of(self.explained_probe.kernel, self.explained_probe.points, C)
 
     def many_rows(self, precision: Precision = "float64", *, in_parts: bool = True) -> ManyRows:
-        """The same marginals by fewer operations for rows without gradients, at some cost before the first."""
+        """The same marginals by fewer operations, for rows without gradients; made once, at some cost."""
         key = precision, in_parts
         if key not in self._roads:
             self._roads[key] = ManyRows.of(self, precision, in_parts=in_parts)

@@ -2,21 +2,24 @@
 
     residual  k − ‖W k(Z, x)‖²        explained  ‖T k(Z, x)‖²        mean  k(x, Z) a
 
-W and T are brought to lower triangular shape once (any rotation of them is as good) and multiplied in blocks of rows,
-up to the diagonal: half of the products of dense matrices and a little more. Roots on the same points are one
-matrix, so that k(Z, x) is read once for both.
+W and T are brought to lower triangular shape once (any rotation of them is as good) and multiplied in blocks
+of rows, up to the diagonal: half of the products of dense matrices and a little more. Roots on the same
+points are one matrix, so that k(Z, x) is read once for both.
 
-In float32 the variance alone is: k(Z, x) and the mean are float64 (k rounds to float32 relative to itself, a mean
-would lose what its weights cancel), products are float32, on a GPU by `duogp.numerics.split_products`. Where the
-variance is not asked for in parts and q(u) is nowhere wider than the prior, it is one product instead of two:
+In float32 only the products W k and T k are, on a GPU by `duogp.numerics.split_products`. k(Z, x) is computed
+in float64 and rounded once; the mean is float64, because its weights cancel. Where the variance is not asked
+for in parts,
 
-    k − ‖A k(Z, x)‖²        AᵀA = WᵀW − TᵀT
+    k − ‖A k(Z, x)‖² + ‖B k(Z, x)‖²        AᵀA − BᵀB = WᵀW − TᵀT
+
+takes about one product instead of two: B has a row for every direction in which q(u) is wider than the prior.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -25,11 +28,12 @@ from torch import Tensor
 from duogp.bases.frozen_products import Columns
 from duogp.bases.marginals import Marginals, TotalMarginals, clamp_variance
 from duogp.kernels.base import Kernel
+from duogp.kernels.fused_columns import FusedColumns
 from duogp.kernels.stationary import profile_of, split_variance
 from duogp.numerics import split_products
 from duogp.numerics.factorisation import project
 from duogp.numerics.products import even_cuts
-from duogp.numerics.triangular_roots import lower_root, root_of_difference
+from duogp.numerics.triangular_roots import is_lower, lower_root, roots_of_difference
 
 if TYPE_CHECKING:
     from duogp.bases.frozen import FrozenPosterior, Probe
@@ -38,6 +42,8 @@ Precision = Literal["float64", "float32"]
 #: Rows of a block of a root: fewer save more products, and each of them is slower.
 BLOCK_ROWS = 128
 CUDA_BLOCK_ROWS = 256
+#: Rows of a piece from which on a GPU evaluates and splits the columns by one kernel, compiled once.
+FUSED_ROWS = 4096
 #: Whether float32 products on a GPU are split into those of float16.
 SPLIT = True
 
@@ -46,40 +52,38 @@ SPLIT = True
 class Norms:
     """k ↦ ‖R_g k‖² of G roots [b, G, r, M] at kernel columns k [b, M, n]: [b, G, n] in float64."""
 
-    blocks: tuple[Tensor, ...]  # [b, G · rows, columns]
+    blocks: tuple[Tensor, ...]  # [b, G · rows, columns]; three times the columns where products are split
     groups: int
-    scale: Tensor | None  # of float16 roots, [b, G]
-    precision: Precision
+    scale: Tensor | None  # of split roots, [b, G]
 
     @classmethod
-    def of(cls, roots: Tensor, precision: Precision) -> Norms:
-        b, groups, r, M = roots.shape
-        scale = None
-        size = CUDA_BLOCK_ROWS if roots.is_cuda else BLOCK_ROWS
-        cuts = even_cuts(r, max(1, round(r / size)))
-        if precision == "float32" and splits(roots):
-            left, scale = split_products.split_left(roots)
-        else:
-            left = roots.to(getattr(torch, precision))
+    def of(cls, roots: Tensor, dtype: torch.dtype, *, split: bool) -> Norms:
+        _, groups, r, M = roots.shape
+        left, scale = split_products.split_left(roots) if split else (roots.to(dtype), None)
         wide = left.shape[-1] // M
-        blocks = tuple(
-            left[..., begin:end, : wide * (M - r + end)].flatten(1, 2).contiguous() for begin, end in cuts
-        )
-        return cls(blocks, groups, scale, precision)
+        blocks = [
+            left[..., begin:end, : wide * (M - r + end)].flatten(1, 2)
+            for begin, end in cuts_of(r, CUDA_BLOCK_ROWS if roots.is_cuda else BLOCK_ROWS)
+        ]
+        return cls(tuple(split_products.aligned(block) for block in blocks), groups, scale)
 
     def __call__(self, k: Tensor) -> Tensor:
-        if self.precision == "float32":
-            k = k.float()
-        split = self.scale is not None
-        right = split_products.split_right(k) if split else k
+        """k in the precision of the roots, or as `split_products.split_right` gives it."""
         total: Tensor | None = None
         for left in self.blocks:
-            own = right[..., : left.shape[-1], :]
-            phi = split_products.product(left, own) if split else torch.bmm(left, own)
+            own = k[..., : left.shape[-1], :]
+            phi = torch.bmm(left, own) if self.scale is None else split_products.product(left, own)
             norm = square_sums(phi.unflatten(1, (self.groups, -1))).double()
             total = norm if total is None else total.add_(norm)
         assert total is not None
         return total if self.scale is None else total.mul_(self.scale.square().unsqueeze(-1))
+
+
+def cuts_of(rows: int, size: int) -> list[tuple[int, int]]:
+    """Where blocks of about so many rows begin and end; beginnings are multiples of 16."""
+    count = max(1, round(rows / size))
+    edges = [16 * round(end / 16) for _, end in even_cuts(rows, count)[:-1]]
+    return [(begin, end) for begin, end in pairwise([0, *edges, rows]) if begin < end]
 
 
 def square_sums(phi: Tensor) -> Tensor:
@@ -91,7 +95,7 @@ def square_sums(phi: Tensor) -> Tensor:
 
 def splits(a: Tensor) -> bool:
     """Whether float32 products are split into those of float16."""
-    return SPLIT and a.is_cuda
+    return SPLIT and a.is_cuda and split_products.available(a.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,42 +103,52 @@ class Site:
     """What is needed of the kernel columns of one set of points: a mean, norms, or both."""
 
     columns: Columns
-    bounded: Tensor | None  # √k(z, z), [..., M, 1], where columns are not bounded by one and must be
     weights: Tensor | None  # of the mean, [1, latents, M]
-    norms: Norms | None
+    norms: tuple[Norms, ...]  # of roots of different sizes
+    dtype: torch.dtype  # of their products
+    split: bool = False
+    size: Tensor | None = None  # √k(z, z), [..., M, 1], where columns are to be split and not bounded by one
+    fused: FusedColumns | None = None  # the columns, split, by one kernel of the GPU
 
     @classmethod
-    def of(cls, probe: Probe, weights: Tensor | None, roots: Sequence[Tensor], precision: Precision) -> Site:
+    def of(cls, probe: Probe, weights: Tensor | None, roots: Sequence[Tensor], dtype: torch.dtype) -> Site:
         kernel, variance = split_variance(probe.kernel)
         columns = Columns.of(kernel, probe.points)
-        bounded: Tensor | None = None
         if variance is not None:
             factor = variance.double()[..., None]
             weights = None if weights is None else weights * factor
             roots = [root * factor.unsqueeze(-1) for root in roots]
-        if precision == "float32" and roots and splits(roots[0]) and not has_unit_bound(kernel):
-            size = kernel.diag(probe.points.double()).sqrt()
-            bounded = size.unsqueeze(-1)
-            roots = [root * size.unsqueeze(-2) for root in roots]
-        norms = None
-        if roots:
-            sets = columns(probe.points[..., :1, :].double()).shape[-3]
-            norms = Norms.of(together(roots, sets), precision)
-        return cls(columns, bounded, weights, norms)
+        if not roots:
+            return cls(columns, weights, (), dtype)
+        split, size, fused = dtype == torch.float32 and splits(roots[0]), None, None
+        sets = columns(probe.points[..., :1, :].double()).shape[-3]
+        if split and not has_unit_bound(kernel):
+            size = kernel.diag(probe.points.double()).sqrt().unsqueeze(-1)
+            roots = [root * size.mT for root in roots]
+        elif split and sets == 1:
+            fused = FusedColumns.of(kernel, probe.points)
+        stacks = together(roots, sets)
+        norms = tuple(Norms.of(stack, dtype, split=split) for stack in stacks)
+        return cls(columns, weights, norms, dtype, split, size, fused)
 
-    def __call__(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def __call__(self, x: Tensor) -> tuple[Tensor | None, list[Tensor]]:
         """Mean [1, latents, n] and norms [b, G, n] at rows x [1, 1, n, d]."""
+        n = x.shape[-2]
+        if self.fused is not None and n >= FUSED_ROWS:
+            mean, right = self.fused(x, self.weights)
+            return mean, [norms(right)[..., :n] for norms in self.norms]
         k = self.columns(x)
         mean = None if self.weights is None else project(k, self.weights)
-        if self.norms is None:
-            return mean, None
-        k = k.flatten(0, -3)
-        if self.bounded is None:
-            return mean, self.norms(k)
-        size = self.columns.kernel.diag(x).sqrt().unsqueeze(-2)
-        tiny = torch.finfo(size.dtype).tiny
-        norms = self.norms((k / (self.bounded * size).clamp_min(tiny)).flatten(0, -3))
-        return mean, norms * size.square().flatten(0, -3)
+        if not self.norms:
+            return mean, []
+        of_x: Tensor | float = 1.0
+        if self.size is not None:
+            root = self.columns.kernel.diag(x).sqrt().unsqueeze(-2)
+            k = k / (self.size * root).clamp_min(torch.finfo(k.dtype).tiny)
+            of_x = root.square().flatten(0, -3)
+        k = k.flatten(0, -3).to(self.dtype)
+        right = split_products.split_right(k) if self.split else k
+        return mean, [norms(right)[..., :n] * of_x for norms in self.norms]
 
 
 def has_unit_bound(kernel: Kernel) -> bool:
@@ -142,20 +156,19 @@ def has_unit_bound(kernel: Kernel) -> bool:
     return profile_of(kernel) is not None
 
 
-def together(roots: Sequence[Tensor], sets: int) -> Tensor:
-    """Roots [1, latents or 1, r, M] as one tensor [b, G, r, M] for b sets of kernel columns.
+def together(roots: Sequence[Tensor], sets: int) -> list[Tensor]:
+    """Roots [1, latents or 1, r, M] as tensors [b, G, r, M] for b sets of kernel columns.
 
-    One set has all roots (those of the first kind, then those of the next), or each latent function has its own and
-    a root of each kind. Shorter roots get rows of zeros on top.
+    One set has all roots (those of the first kind, then those of the next), or each latent function has its
+    own set and a root of each kind. Roots of different sizes are tensors of their own.
     """
-    most = max(root.shape[-2] for root in roots)
-    padded = [
-        root if root.shape[-2] == most else torch.nn.functional.pad(root, (0, 0, most - root.shape[-2], 0))
-        for root in roots
-    ]
     if sets == 1:
-        return torch.cat([root.reshape(-1, most, root.shape[-1]) for root in padded]).unsqueeze(0)
-    return torch.stack([root.expand(1, sets, -1, -1)[0] for root in padded], 1)
+        flat = [root.reshape(1, -1, *root.shape[-2:]) for root in roots]
+    else:
+        flat = [root.expand(1, sets, -1, -1)[0].unsqueeze(1) for root in roots]
+    if len({root.shape[-2] for root in flat}) == 1:
+        return [torch.cat(flat, 1)]
+    return flat
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,20 +184,21 @@ class ManyRows:
     def of(cls, form: FrozenPosterior, precision: Precision, *, in_parts: bool = True) -> ManyRows:
         roots = {"residual": lower_root(form.residual_root), "explained": form.explained_root}
         probes = {"residual": form.residual_probe, "explained": form.explained_probe}
+        shared = form.residual_probe is form.explained_probe
         if not bool(form.explained_root.any()):
             del roots["explained"]
-        elif not in_parts and form.residual_probe is form.explained_probe:
-            total = root_of_difference(roots["residual"], form.explained_root)
-            if total is not None:
-                roots, probes = {"total": total}, {"total": form.residual_probe}
-        if "explained" in roots:
+        elif not in_parts and shared and is_lower(roots["residual"]):
+            roots["residual"], more = roots_of_difference(roots["residual"], form.explained_root)
+            roots = {"residual": roots["residual"]} | ({} if more is None else {"explained": more})
+        else:
             roots["explained"] = lower_root(form.explained_root)
         every = dict.fromkeys([form.mean_probe, *(probes[name] for name in roots)])
         sites = []
         for probe in every:
             names = tuple(name for name in roots if probes[name] is probe)
             weights = form.mean_weights if probe is form.mean_probe else None
-            sites.append((Site.of(probe, weights, [roots[name] for name in names], precision), names))
+            own = [roots[name] for name in names]
+            sites.append((Site.of(probe, weights, own, getattr(torch, precision)), names))
         counts = {name: root.shape[-3] for name, root in roots.items()}
         return cls(form, precision, tuple(sites), counts)
 
@@ -197,23 +211,26 @@ class ManyRows:
 
     def total_marginals(self, x: Tensor) -> TotalMarginals:
         mean, norms, prior = self._evaluate(x)
-        variance = prior - norms["total" if "total" in norms else "residual"]
+        variance = prior - norms["residual"]
         if "explained" in norms:
             variance = variance + norms["explained"]
         return TotalMarginals(mean, self._clamped(variance, prior))
 
     def _evaluate(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        mean, norms = None, {}
+        mean: Tensor | None = None
+        norms: dict[str, Tensor] = {}
         for site, names in self.sites:
             own, found = site(x)
             mean = own if own is not None else mean
-            if found is None:
+            if not found:
                 continue
-            if found.shape[0] > 1:  # a set of points for every latent function
-                norms |= {name: found[None, :, i] for i, name in enumerate(names)}
+            if found[0].shape[0] > 1:  # a set of columns for every latent function
+                pieces = [part.squeeze(1)[None] for stack in found for part in stack.split(1, 1)]
+            elif len(found) == 1:
+                pieces = list(found[0].split([self.counts[name] for name in names], 1))
             else:
-                pieces = found.split([self.counts[name] for name in names], 1)
-                norms |= dict(zip(names, pieces, strict=True))
+                pieces = found
+            norms |= dict(zip(names, pieces, strict=True))
         assert mean is not None
         return mean, norms, self.form.prior.diag(x)
 

@@ -4,26 +4,35 @@ Both factors are split, A = A₁ + A₂ and B = B₁ + B₂, each part rounded t
 
     A B ≈ A₁B₁ + A₁B₂ + A₂B₁        (A₂B₂ is 2⁻²² of the whole)
 
-is one product of three times the inner size: a row of B is followed by its parts, [B₁; B₂; B₁], a column of A by
-[A₁, A₁, A₂]. Products of float16 numbers are exact in float32. On an H200 this is several times as fast as one
-float32 product, and no setting of the process (TF32) has a part in it.
+is one product of three times the inner size: every row of B becomes [B₁; B₂; B₁], every column of A becomes
+[A₁, A₁, A₂]. Products of float16 numbers are exact in float32. No setting of the process (TF32) matters here.
 
-B must have entries of at most one in size. A is scaled by a power of two, so that its largest entry stands at the
-upper end of float16 and small parts keep their bits: those of A are rounded at 2⁻³⁹ of its largest entry, those of
-B at 2⁻²⁵.
+Tensor cores add with truncation, an error that grows with the number of terms (Ootomo and Yokota 2022): sums
+of `PANEL` columns are made there, and added to each other in float32 with rounding.
+
+Entries of B must be at most one in size. A is scaled by a power of two, so that its largest entry stands at
+the upper end of float16 and small parts keep their bits: those of A are rounded at 2⁻³⁹ of its largest entry,
+those of B at 2⁻²⁵. Rows of both begin at multiples of 16 bytes, without which tensor cores are not used.
 """
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 #: Exponent of two of the largest entry of A: float16 ends at 2¹⁶.
 TOP = 14
+#: Columns of A whose products are added up on the tensor cores.
+PANEL = 256
+#: Entries of a row that its length is a multiple of.
+ALIGNED = 8
 
 
 def split_left(A: Tensor) -> tuple[Tensor, Tensor]:
-    """[A₁, A₁, A₂] column by column, [..., r, 3m] in float16, and the scale of every matrix, [...] in float64.
+    """[A₁, A₁, A₂] column by column, [..., r, 3m] in float16, and the scale of every matrix, [...].
 
     A product with it is to be multiplied by the scale.
     """
@@ -37,20 +46,56 @@ def split_left(A: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([first, first, second], -1).flatten(-2), torch.exp2(-shift)
 
 
+def aligned(A: Tensor) -> Tensor:
+    """A copy of a matrix whose rows begin at multiples of `ALIGNED` entries."""
+    missing = -A.shape[-1] % ALIGNED
+    return pad(A, (0, missing))[..., : A.shape[-1]] if missing else A.contiguous()
+
+
+def empty_right(b: int, m: int, n: int, device: torch.device) -> Tensor:
+    """Room for [B₁; B₂; B₁] of B [b, m, n]: [b, m, 3, n] with aligned rows, what is behind them zero."""
+    room = torch.empty(b, m, 3, n + -n % ALIGNED, dtype=torch.float16, device=device)
+    room[..., n:].zero_()
+    return room
+
+
 def split_right(B: Tensor) -> Tensor:
-    """[B₁; B₂; B₁] row by row, [..., 3m, n] in float16, of B [..., m, n] in float32, which is overwritten."""
-    parts = torch.empty(*B.shape[:-1], 3, B.shape[-1], dtype=torch.float16, device=B.device)
-    first, second, again = parts.unbind(-2)
+    """[B₁; B₂; B₁] row by row, [b, 3m, n + up to 7] in float16, of B [b, m, n] in float32, overwritten."""
+    n = B.shape[-1]
+    room = empty_right(*B.shape, B.device)
+    first, second, again = room[..., :n].unbind(-2)
     first.copy_(B)
     second.copy_(B.sub_(first))
     again.copy_(first)
-    return parts.flatten(-3, -2)
+    return room.flatten(-3, -2)
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """left right of float16 matrices [b, r, m], [b, m, n], accumulated in float32."""
-    if not left.is_cuda:  # the same numbers, where the device has no such product
-        return torch.bmm(left.float(), right.float())
-    if left.shape[0] == 1:
-        return torch.mm(left[0], right[0], out_dtype=torch.float32)[None]
-    return torch.bmm(left, right, out_dtype=torch.float32)
+    """left right of float16 matrices [b, r, 3m], [b, 3m, n], accumulated in float32."""
+    out: Tensor | None = None
+    for begin in range(0, left.shape[-1], 3 * PANEL):
+        a, b = left[..., begin : begin + 3 * PANEL], right[..., begin : begin + 3 * PANEL, :]
+        if not left.is_cuda:  # the same numbers, where the device has no such product
+            out = torch.bmm(a.float(), b.float()) if out is None else out.baddbmm_(a.float(), b.float())
+        elif out is None:
+            out = torch.bmm(a, b, out_dtype=torch.float32)
+        else:
+            out = torch.baddbmm(out, a, b, out_dtype=torch.float32)
+    assert out is not None
+    return out
+
+
+@cache
+def available(device: torch.device) -> bool:
+    """Whether a device has these products and they are right."""
+    g = torch.Generator().manual_seed(0)
+    A = torch.randn(1, 24, 2 * PANEL + 8, generator=g, dtype=torch.float64)
+    B = torch.rand(1, 2 * PANEL + 8, 40, generator=g, dtype=torch.float64)
+    try:
+        left, scale = split_left(A.to(device))
+        found = (
+            product(aligned(left), split_right(B.to(device, torch.float32))).double() * scale[..., None, None]
+        )
+        return bool((found[..., :40].cpu() - A @ B).abs().max() < 1e-3)
+    except (RuntimeError, TypeError, NotImplementedError):
+        return False
