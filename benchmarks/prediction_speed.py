@@ -152,7 +152,7 @@ def summary(seconds: list[float]) -> dict[str, Any]:
 
 
 def errors(gp: Any, X: np.ndarray, *, in_parts: bool) -> dict[str, Any]:
-    """The largest error of float32 in the variance of y, relative to that variance, and the reported bound."""
+    """The largest error of float32 in the variance of y, relative to it, and the reported bound."""
     one, two = (gp.predict(X[:20_000], precision=p, in_parts=in_parts) for p in ("float64", "float32"))
     seen = float((np.abs(two.variance - one.variance) / one.variance).max())
     return {"answered_in": two.precision, "variance_error": seen, "error_bound": two.error.variance}

@@ -20,6 +20,7 @@ from torch import Tensor
 from duogp.kernels import Kernel
 from duogp.kernels.frozen import FrozenColumns
 from duogp.kernels.stationary import split_variance
+from duogp.kernels.warped import Warped
 from duogp.numerics.factorisation import project
 from duogp.numerics.products import even_cuts
 
@@ -29,20 +30,30 @@ BLOCK_ROWS = 256
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """x ↦ k(Z, x)."""
+    """x ↦ k(Z, x); of a kernel of mapped inputs, k(h(x), h(x′)), the points are mapped once."""
 
     kernel: Kernel
     points: Tensor  # [..., M, d]
+    inner: Kernel  # of the mapped inputs
+    mapped: Tensor  # the points, mapped
     frozen: FrozenColumns | None
 
     @classmethod
+    @torch.no_grad()
     def of(cls, kernel: Kernel, points: Tensor) -> Columns:
-        return cls(kernel, points, FrozenColumns.of(kernel, points))
+        inner, mapped = kernel, points
+        if isinstance(kernel, Warped) and points.numel():
+            inner, mapped = kernel.kernel, kernel.embed(points.double())
+        return cls(kernel, points, inner, mapped, FrozenColumns.of(inner, mapped))
+
+    def map(self, x: Tensor) -> Tensor:
+        """What the inner kernel sees of rows."""
+        return self.kernel.embed(x) if isinstance(self.kernel, Warped) else x
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.frozen is None or torch.is_grad_enabled() or x.dtype != torch.float64:
             return self.kernel(self.points.to(x.dtype), x)
-        return self.frozen(x)
+        return self.frozen(self.map(x))
 
 
 @dataclass(frozen=True, eq=False)

@@ -122,11 +122,11 @@ class Site:
             return cls(columns, weights, (), dtype)
         split, size, fused = dtype == torch.float32 and splits(roots[0]), None, None
         sets = columns(probe.points[..., :1, :].double()).shape[-3]
-        if split and not has_unit_bound(kernel):
+        if split and not has_unit_bound(columns.inner):
             size = kernel.diag(probe.points.double()).sqrt().unsqueeze(-1)
             roots = [root * size.mT for root in roots]
         elif split and sets == 1:
-            fused = FusedColumns.of(kernel, probe.points)
+            fused = FusedColumns.of(columns.inner, columns.mapped)
         stacks = together(roots, sets)
         norms = tuple(Norms.of(stack, dtype, split=split) for stack in stacks)
         return cls(columns, weights, norms, dtype, split, size, fused)
@@ -135,7 +135,7 @@ class Site:
         """Mean [1, latents, n] and norms [b, G, n] at rows x [1, 1, n, d]."""
         n = x.shape[-2]
         if self.fused is not None and n >= FUSED_ROWS:
-            mean, right = self.fused(x, self.weights)
+            mean, right = self.fused(self.columns.map(x), self.weights)
             return mean, [norms(right)[..., :n] for norms in self.norms]
         k = self.columns(x)
         mean = None if self.weights is None else project(k, self.weights)

@@ -53,7 +53,10 @@ class FusedColumns:
         return out if out._is_right(kernel, z) else None
 
     def __call__(self, x: Tensor, weights: Tensor | None = None) -> tuple[Tensor | None, Tensor]:
-        """Mean [1, latents, n] of weights [1, latents, M], split columns [1, 3M, n + up to 7]; x [1, 1, n, d]."""
+        """At rows x [1, 1, n, d]: the mean [1, latents, n] of weights [1, latents, M], and split columns.
+
+        These are [1, 3M, n + up to 7].
+        """
         from duogp.kernels import fused_columns_triton as triton_kernel
 
         n, M = x.shape[-2], self.points.shape[1]

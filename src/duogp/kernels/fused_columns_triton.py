@@ -13,15 +13,15 @@ triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
 #: Points and rows of a tile.
-POINTS, ROWS = 32, 128
+POINTS, ROWS, WARPS = 16, 256, 8
 
 
-@triton.jit
-def _columns(
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _columns(  # type: ignore[no-untyped-def]
     x, z, a, out, mean, n, M, row, dims, latents, tiles,
     TWICE_NU: tl.constexpr, POINTS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of k(Z, x): x [dims, n], z [dims, M], a [latents, M], out [M, 3, row], mean [latents, tiles, n]"""
+    """A tile of k(Z, x): x [dims, n], z [dims, M], a [latents, M], out [M, 3, row], mean [.., tiles, n]."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     tile = tl.program_id(1).to(tl.int64)
     points = tile * POINTS + tl.arange(0, POINTS)
@@ -67,6 +67,6 @@ def columns(x: Tensor, z: Tensor, a: Tensor | None, out: Tensor, twice_nu: int) 
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
         _columns[(triton.cdiv(n, ROWS), tiles)](
             x, z, z if a is None else a, out, mean, n, M, out.stride(1), dims, latents, tiles,
-            TWICE_NU=twice_nu, POINTS=POINTS, ROWS=ROWS,
+            TWICE_NU=twice_nu, POINTS=POINTS, ROWS=ROWS, num_warps=WARPS,
         )  # fmt: skip
     return None if a is None else mean.sum(1)

@@ -61,8 +61,8 @@ def empty_right(b: int, m: int, n: int, device: torch.device) -> Tensor:
 
 def split_right(B: Tensor) -> Tensor:
     """[B₁; B₂; B₁] row by row, [b, 3m, n + up to 7] in float16, of B [b, m, n] in float32, overwritten."""
-    n = B.shape[-1]
-    room = empty_right(*B.shape, B.device)
+    b, m, n = B.shape
+    room = empty_right(b, m, n, B.device)
     first, second, again = room[..., :n].unbind(-2)
     first.copy_(B)
     second.copy_(B.sub_(first))
@@ -75,27 +75,40 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     out: Tensor | None = None
     for begin in range(0, left.shape[-1], 3 * PANEL):
         a, b = left[..., begin : begin + 3 * PANEL], right[..., begin : begin + 3 * PANEL, :]
-        if not left.is_cuda:  # the same numbers, where the device has no such product
+        if left.is_cuda:
+            out = _product_on_cuda(a, b, out)
+        else:  # the same numbers, where the device has no such product
             out = torch.bmm(a.float(), b.float()) if out is None else out.baddbmm_(a.float(), b.float())
-        elif out is None:
-            out = torch.bmm(a, b, out_dtype=torch.float32)
-        else:
-            out = torch.baddbmm(out, a, b, out_dtype=torch.float32)
     assert out is not None
     return out
+
+
+def _product_on_cuda(a: Tensor, b: Tensor, to: Tensor | None) -> Tensor:
+    """a b, added to what is given, in place."""
+    kind = torch.float32
+    if a.shape[0] > 1:
+        if to is None:
+            return torch.bmm(a, b, out_dtype=kind)
+        return torch.baddbmm(to, a, b, out_dtype=kind, out=to)
+    if to is None:
+        return torch.mm(a[0], b[0], out_dtype=kind)[None]
+    torch.addmm(to[0], a[0], b[0], out_dtype=kind, out=to[0])
+    return to
 
 
 @cache
 def available(device: torch.device) -> bool:
     """Whether a device has these products and they are right."""
     g = torch.Generator().manual_seed(0)
-    A = torch.randn(1, 24, 2 * PANEL + 8, generator=g, dtype=torch.float64)
-    B = torch.rand(1, 2 * PANEL + 8, 40, generator=g, dtype=torch.float64)
+    A = torch.randn(2, 24, 2 * PANEL + 8, generator=g, dtype=torch.float64)
+    B = torch.rand(2, 2 * PANEL + 8, 40, generator=g, dtype=torch.float64)
     try:
-        left, scale = split_left(A.to(device))
-        found = (
-            product(aligned(left), split_right(B.to(device, torch.float32))).double() * scale[..., None, None]
-        )
-        return bool((found[..., :40].cpu() - A @ B).abs().max() < 1e-3)
+        return all(_is_right(A[:batch], B[:batch], device) for batch in (1, 2))
     except (RuntimeError, TypeError, NotImplementedError):
         return False
+
+
+def _is_right(A: Tensor, B: Tensor, device: torch.device) -> bool:
+    left, scale = split_left(A.to(device))
+    found = product(aligned(left), split_right(B.to(device, torch.float32))).double()
+    return bool(((found * scale[..., None, None]).cpu() - A @ B).abs().max() < 1e-3)

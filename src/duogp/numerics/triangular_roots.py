@@ -26,8 +26,8 @@ def lower_root(root: Tensor) -> Tensor:
 def roots_of_difference(W: Tensor, T: Tensor) -> tuple[Tensor, Tensor | None]:
     """A and B, lower trapezoidal, with AᵀA − BᵀB = WᵀW − TᵀT; B is None where that is positive.
 
-    W [..., m, m] is lower triangular and invertible, T [..., s, m]. With G = TW⁻¹ and D = I − GᵀG: A = UW with
-    U lower triangular and UᵀU = D where there is one, else A and B come from the eigenvectors of D with
+    W [..., m, m] is lower triangular and invertible, T [..., s, m]. With G = TW⁻¹ and D = I − GᵀG: A = UW
+    with U lower triangular and UᵀU = D where there is one, else A and B come from the eigenvectors of D with
     positive and with negative eigenvalues. One matrix has m rows, or two have m rows together.
     """
     m = W.shape[-1]

@@ -494,7 +494,8 @@ class GP(Fitted):
         device, memory = self.model.beta1.device, CHUNK_BYTES
         if device.type == "cuda":
             memory = min(CUDA_CHUNK_BYTES, torch.cuda.mem_get_info(device)[0] // 4)
-        return max(256, memory // (8 * matrices * size * self.posterior.mean_weights.shape[-2]))
+        rows = memory // (8 * matrices * size * self.posterior.mean_weights.shape[-2])
+        return max(256, rows - rows % 256)  # tensor cores want rows of memory that are multiples of 16 bytes
 
     def _mean_to_user(self, mean: Tensor) -> Tensor:
         """[outputs, n] from scaled units to the user's, on the device where it lies."""
