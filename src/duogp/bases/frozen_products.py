@@ -30,30 +30,34 @@ BLOCK_ROWS = 256
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """x ↦ k(Z, x); of a kernel of mapped inputs, k(h(x), h(x′)), the points are mapped once."""
+    """x ↦ k(Z, x) without the variance of k; of k(h(x), h(x′)) the points are mapped once."""
 
-    kernel: Kernel
-    points: Tensor  # [..., M, d]
-    inner: Kernel  # of the mapped inputs
-    mapped: Tensor  # the points, mapped
+    kernel: Kernel  # of mapped inputs
+    points: Tensor  # mapped, [..., M, d]
+    warp: Warped | None  # h
     frozen: FrozenColumns | None
 
     @classmethod
     @torch.no_grad()
-    def of(cls, kernel: Kernel, points: Tensor) -> Columns:
-        inner, mapped = kernel, points
-        if isinstance(kernel, Warped) and points.numel():
-            inner, mapped = kernel.kernel, kernel.embed(points.double())
-        return cls(kernel, points, inner, mapped, FrozenColumns.of(inner, mapped))
+    def of(cls, kernel: Kernel, points: Tensor) -> tuple[Columns, Tensor | None]:
+        """The columns, and the variance that they were divided by, [...]; None: they were not."""
+        kernel, variance = split_variance(kernel)
+        warp = None
+        if isinstance(kernel, Warped):
+            warp, points = kernel, kernel.embed(points.double())
+            kernel, own = split_variance(kernel.kernel)
+            variance = own if variance is None else variance if own is None else variance * own
+        return cls(kernel, points, warp, FrozenColumns.of(kernel, points)), variance
 
     def map(self, x: Tensor) -> Tensor:
-        """What the inner kernel sees of rows."""
-        return self.kernel.embed(x) if isinstance(self.kernel, Warped) else x
+        """What the kernel sees of rows."""
+        return x if self.warp is None else self.warp.embed(x)
 
     def __call__(self, x: Tensor) -> Tensor:
+        x = self.map(x)
         if self.frozen is None or torch.is_grad_enabled() or x.dtype != torch.float64:
             return self.kernel(self.points.to(x.dtype), x)
-        return self.frozen(self.map(x))
+        return self.frozen(x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +69,8 @@ class WeighedMean:
 
     @classmethod
     def of(cls, kernel: Kernel, points: Tensor, weights: Tensor) -> WeighedMean:
-        kernel, variance = split_variance(kernel)
-        weights = weights if variance is None else weights * variance.to(weights)[..., None]
-        return cls(Columns.of(kernel, points), weights)
+        columns, variance = Columns.of(kernel, points)
+        return cls(columns, weights if variance is None else weights * variance.to(weights)[..., None])
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.weigh(self.columns(x))
@@ -85,12 +88,12 @@ class SymmetricForm:
 
     @classmethod
     def of(cls, kernel: Kernel, points: Tensor, C: Tensor) -> SymmetricForm:
-        kernel, variance = split_variance(kernel)
+        columns, variance = Columns.of(kernel, points)
         if variance is not None:
             C = C * variance.to(C).square()[..., None, None]
         M = C.shape[-1]
         return cls(
-            Columns.of(kernel, points),
+            columns,
             tuple(_below(C, *cut) for cut in even_cuts(M, max(1, round(M / BLOCK_ROWS)))),
         )
 

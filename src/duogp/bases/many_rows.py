@@ -29,11 +29,11 @@ from duogp.bases.frozen_products import Columns
 from duogp.bases.marginals import Marginals, TotalMarginals, clamp_variance
 from duogp.kernels.base import Kernel
 from duogp.kernels.fused_columns import FusedColumns
-from duogp.kernels.stationary import profile_of, split_variance
+from duogp.kernels.stationary import profile_of
 from duogp.numerics import split_products
 from duogp.numerics.factorisation import project
 from duogp.numerics.products import even_cuts
-from duogp.numerics.triangular_roots import is_lower, lower_root, roots_of_difference
+from duogp.numerics.triangular_roots import lower_root, roots_of_difference
 
 if TYPE_CHECKING:
     from duogp.bases.frozen import FrozenPosterior, Probe
@@ -112,8 +112,7 @@ class Site:
 
     @classmethod
     def of(cls, probe: Probe, weights: Tensor | None, roots: Sequence[Tensor], dtype: torch.dtype) -> Site:
-        kernel, variance = split_variance(probe.kernel)
-        columns = Columns.of(kernel, probe.points)
+        columns, variance = Columns.of(probe.kernel, probe.points)
         if variance is not None:
             factor = variance.double()[..., None]
             weights = None if weights is None else weights * factor
@@ -122,11 +121,11 @@ class Site:
             return cls(columns, weights, (), dtype)
         split, size, fused = dtype == torch.float32 and splits(roots[0]), None, None
         sets = columns(probe.points[..., :1, :].double()).shape[-3]
-        if split and not has_unit_bound(columns.inner):
-            size = kernel.diag(probe.points.double()).sqrt().unsqueeze(-1)
+        if split and not has_unit_bound(columns.kernel):
+            size = columns.kernel.diag(columns.points.double()).sqrt().unsqueeze(-1)
             roots = [root * size.mT for root in roots]
         elif split and sets == 1:
-            fused = FusedColumns.of(columns.inner, columns.mapped)
+            fused = FusedColumns.of(columns.kernel, columns.points)
         stacks = together(roots, sets)
         norms = tuple(Norms.of(stack, dtype, split=split) for stack in stacks)
         return cls(columns, weights, norms, dtype, split, size, fused)
@@ -143,7 +142,7 @@ class Site:
             return mean, []
         of_x: Tensor | float = 1.0
         if self.size is not None:
-            root = self.columns.kernel.diag(x).sqrt().unsqueeze(-2)
+            root = self.columns.kernel.diag(self.columns.map(x)).sqrt().unsqueeze(-2)
             k = k / (self.size * root).clamp_min(torch.finfo(k.dtype).tiny)
             of_x = root.square().flatten(0, -3)
         k = k.flatten(0, -3).to(self.dtype)
@@ -187,7 +186,7 @@ class ManyRows:
         shared = form.residual_probe is form.explained_probe
         if not bool(form.explained_root.any()):
             del roots["explained"]
-        elif not in_parts and shared and is_lower(roots["residual"]):
+        elif not in_parts and shared and roots["residual"].shape[-1] == roots["residual"].shape[-2]:
             roots["residual"], more = roots_of_difference(roots["residual"], form.explained_root)
             roots = {"residual": roots["residual"]} | ({} if more is None else {"explained": more})
         else:

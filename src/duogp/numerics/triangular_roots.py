@@ -14,10 +14,13 @@ from torch import Tensor
 NUDGE = 1e-10
 
 
+#: Rows of a matrix that are looked at together.
+CHECKED_ROWS = 256
+
+
 def lower_root(root: Tensor) -> Tensor:
     """R lower trapezoidal, [..., min(r, m), m], with the RᵀR of a root [..., r, m], or the root itself."""
-    r, m = root.shape[-2:]
-    if r <= m and not bool(root.triu(m - r + 1).any()):
+    if is_lower(root):
         return root
     # QR of the columns in reverse order: root = Q U with U upper; U with rows and columns reversed is lower.
     return torch.linalg.qr(root.flip(-1), mode="r").R.flip(-1, -2)
@@ -45,6 +48,8 @@ def roots_of_difference(W: Tensor, T: Tensor) -> tuple[Tensor, Tensor | None]:
     return lower_root(A), lower_root(B)
 
 
-def is_lower(W: Tensor) -> bool:
-    """Whether W is square and lower triangular."""
-    return W.shape[-1] == W.shape[-2] and not bool(W.triu(1).any())
+def is_lower(root: Tensor) -> bool:
+    """Whether a root [..., r, m] is a lower trapezoid; by blocks of rows, without a copy of all of it."""
+    r, m = root.shape[-2:]
+    rows = (slice(i, i + CHECKED_ROWS) for i in range(0, r, CHECKED_ROWS))
+    return r <= m and not any(bool(root[..., s, :].triu(m - r + 1 + s.start).any()) for s in rows)

@@ -41,6 +41,8 @@ F = TypeVar("F", Marginals, TotalMarginals, Marginals | TotalMarginals)
 CHUNK_BYTES = 16 * 2**20
 #: A GPU has more, and every chunk costs some fifty launches; never more than a quarter of what is free.
 CUDA_CHUNK_BYTES = 2 * 2**30
+#: Points up to which many rows have a form of their own: it is one more matrix.
+QUICK_POINTS = 4096
 #: Farther out, in scaled units, rows are asked about the edge instead: their squares stay finite.
 FARTHEST = 1e100
 
@@ -207,7 +209,7 @@ class GP(Fitted):
         """The form that answers so many rows soonest in the given precision."""
         wanted = require_precision(self.settings.predict_precision if precision is None else precision)
         if wanted == "float64":
-            quick = in_parts and rows >= self._points
+            quick = in_parts and self._points <= min(rows, QUICK_POINTS)
             return Road(self._quick_form("float64") if quick else None, "float64")
         if in_parts not in self._roads:
             with FREEZING:
