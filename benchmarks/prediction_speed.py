@@ -4,8 +4,8 @@ For every number of inducing points M and both precisions, in turn within one pr
 
     parts       `gp.predict(X)`: mean, both parts of the variance, noise
     whole       `gp.predict(X, in_parts=False)`: the variance in one number
-    products    the matrix products of `parts` alone (x·Z, k·a, two triangular roots in blocks), rows and
-                results transferred, all in that precision
+    ...-products  the matrix products of these alone (x·Z, k·a, two or one triangular roots in blocks of rows)
+                by torch in that precision, rows and results transferred
     gpytorch    its LargeBatchVariationalStrategy, mean and variance of y, in its best chunk
 
 Contestants are timed in alternating order; a row has medians and quartiles in milliseconds. Both models are
@@ -52,7 +52,8 @@ def contestants(problem: Any, X: np.ndarray, gp: Any) -> dict[str, Callable[[], 
                 X, precision=p, in_parts=i
             )
     for precision in ("float64", "float32"):
-        out[f"products {precision}"] = bare_products(problem, X, precision)
+        out[f"parts-products {precision}"] = bare_products(problem, X, precision, roots=2)
+        out[f"whole-products {precision}"] = bare_products(problem, X, precision, roots=1)
     return out
 
 
@@ -70,27 +71,27 @@ def peers(problem: Any, X: np.ndarray) -> dict[str, Callable[[], Any]]:
     return out
 
 
-def bare_products(problem: Any, X: np.ndarray, precision: str) -> Callable[[], Any]:
-    """The products of `parts`: arrays in, arrays out, nothing between them."""
+def bare_products(problem: Any, X: np.ndarray, precision: str, *, roots: int) -> Callable[[], Any]:
+    """Matrix products alone: arrays in, arrays out, nothing between them."""
     import torch
 
     from duogp.data.arriving import Arriving, Leaving
     from duogp.numerics.products import even_cuts
 
     M, device, kind = problem.inducing, torch.device(problem.device), getattr(torch, precision)
-    block, chunk = (256, 65536) if device.type == "cuda" else (128, 2048)
+    size, chunk = (256, 65536) if device.type == "cuda" else (128, 2048)
     Z = torch.as_tensor(problem.points()[0], dtype=kind, device=device)
     a = torch.ones(1, M, dtype=kind, device=device)
-    cuts = even_cuts(M, max(1, round(M / block)))
-    roots = [torch.ones(2 * (end - begin), end, dtype=kind, device=device) for begin, end in cuts]
+    cuts = even_cuts(M, max(1, round(M / size)))
+    blocks = [torch.ones(roots * (end - begin), end, dtype=kind, device=device) for begin, end in cuts]
 
     def run() -> list[np.ndarray]:
         leaving = [Leaving(len(X)) for _ in range(3)]
         for piece in Arriving(X, device, lambda x: x).split(chunk):
             k = Z @ piece.to(kind).mT
             mean, variance = a @ k, None
-            for root in roots:
-                phi = root @ k[: root.shape[1]]
+            for block in blocks:
+                phi = block @ k[: block.shape[1]]
                 variance = phi[:1] if variance is None else variance
             for each, value in zip(leaving, (mean, variance, mean), strict=True):
                 each.add(value)
@@ -183,7 +184,7 @@ def measure(M: int, given: argparse.Namespace, device: str, until: float) -> lis
         what, precision = name.split()
         row = {**head, "what": what, "precision": precision, **values}
         if what in ("parts", "whole"):
-            bare = found[f"products {precision}"]["ms"]
+            bare = found[f"{what}-products {precision}"]["ms"]
             row |= {"over_products": round(values["ms"] / bare, 3)}
             row |= {} if best is None else {"gpytorch_over_ours": round(best / values["ms"], 3)}
             if precision == "float32":
@@ -206,7 +207,7 @@ def try_variants(
             return
         forget(gp)
         with having(**constants):
-            calls = {k: v for k, v in contestants(problem, X, gp).items() if not k.startswith("products")}
+            calls = {k: v for k, v in contestants(problem, X, gp).items() if "products" not in k}
             for call in calls.values():
                 call()
             found = timed(calls, device, LEAST_ROUNDS, until)
@@ -229,8 +230,8 @@ def say(row: dict[str, Any]) -> None:
     )
     low, high = row["quartiles"]
     print(
-        f"M = {row['M']:<5} {row['what']:<9}{row['precision']:<8} {row['ms']:>9.1f} ms "
-        f"[{low:.1f}, {high:.1f}]{extra}",
+        f"M = {row['M']:<5} {row['what']:<15}{row['precision']:<8} {row['ms']:>9.1f} ms "
+        f"[{low:.1f}, {high:.1f}]{extra}{' in float64' if row.get('answered_in') == 'float64' else ''}",
         flush=True,
     )
 

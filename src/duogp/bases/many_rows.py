@@ -52,31 +52,59 @@ SPLIT = True
 class Norms:
     """k ↦ ‖R_g k‖² of G roots [b, G, r, M] at kernel columns k [b, M, n]: [b, G, n] in float64."""
 
-    blocks: tuple[Tensor, ...]  # [b, G · rows, columns]; three times the columns where products are split
+    blocks: tuple[Tensor, ...]  # of rows, [b, G · rows, columns]
     groups: int
-    scale: Tensor | None  # of split roots, [b, G]
 
     @classmethod
-    def of(cls, roots: Tensor, dtype: torch.dtype, *, split: bool) -> Norms:
+    def of(cls, roots: Tensor) -> Norms:
         _, groups, r, M = roots.shape
-        left, scale = split_products.split_left(roots) if split else (roots.to(dtype), None)
-        wide = left.shape[-1] // M
-        blocks = [
-            left[..., begin:end, : wide * (M - r + end)].flatten(1, 2)
-            for begin, end in cuts_of(r, CUDA_BLOCK_ROWS if roots.is_cuda else BLOCK_ROWS)
-        ]
-        return cls(tuple(split_products.aligned(block) for block in blocks), groups, scale)
+        cuts = cuts_of(r, CUDA_BLOCK_ROWS if roots.is_cuda else BLOCK_ROWS)
+        blocks = (roots[..., begin:end, : M - r + end].flatten(1, 2) for begin, end in cuts)
+        return cls(tuple(block.contiguous() for block in blocks), groups)
 
     def __call__(self, k: Tensor) -> Tensor:
-        """k in the precision of the roots, or as `split_products.split_right` gives it."""
+        """Of k in the precision of the roots."""
         total: Tensor | None = None
         for left in self.blocks:
-            own = k[..., : left.shape[-1], :]
-            phi = torch.bmm(left, own) if self.scale is None else split_products.product(left, own)
-            norm = square_sums(phi.unflatten(1, (self.groups, -1))).double()
+            phi = torch.bmm(left, k[..., : left.shape[-1], :])
+            norm = square_sums(phi.unflatten(1, (self.groups, -1)), -2).double()
             total = norm if total is None else total.add_(norm)
         assert total is not None
-        return total if self.scale is None else total.mul_(self.scale.square().unsqueeze(-1))
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class SplitNorms:
+    """The same by `split_products`: panels of columns, each with the rows that it reaches."""
+
+    panels: tuple[tuple[int, Tensor], ...]  # the first row of R_g k, and [b, rows · G, 3 · columns]
+    groups: int
+    scale: Tensor  # [b]
+
+    @classmethod
+    def of(cls, roots: Tensor) -> SplitNorms:
+        groups, r, M = roots.shape[1:]
+        left, scale = split_products.split_left(roots.transpose(1, 2).flatten(1, 2))  # [b, r · G, 3M]
+        panels = []
+        for begin in range(0, M, split_products.PANEL):
+            first, end = max(0, begin - (M - r)), min(M, begin + split_products.PANEL)
+            own = left[:, groups * first :, 3 * begin : 3 * end]
+            panels.append((first, split_products.aligned(own)))
+        return cls(tuple(panels), groups, scale)
+
+    def __call__(self, k: Tensor) -> Tensor:
+        """Of k as `split_products.split_right` gives it."""
+        phi: Tensor | None = None
+        begin = 0
+        for first, left in self.panels:
+            right = k[:, begin : begin + left.shape[-1]]
+            to = None if phi is None else phi[:, self.groups * first :]
+            found = split_products.product(left, right, to)
+            phi = found if phi is None else phi
+            begin += left.shape[-1]
+        assert phi is not None
+        norm = square_sums(phi.unflatten(1, (-1, self.groups)), 1).double()
+        return norm * self.scale.square()[:, None, None]
 
 
 def cuts_of(rows: int, size: int) -> list[tuple[int, int]]:
@@ -86,11 +114,11 @@ def cuts_of(rows: int, size: int) -> list[tuple[int, int]]:
     return [(begin, end) for begin, end in pairwise([0, *edges, rows]) if begin < end]
 
 
-def square_sums(phi: Tensor) -> Tensor:
-    """Σᵢ φᵢ² of columns, [..., M, n] → [..., n]; φ is overwritten."""
+def square_sums(phi: Tensor, dim: int) -> Tensor:
+    """Σ φ² over a dimension; φ is overwritten."""
     if phi.is_cuda:  # one pass, where squares first would be three
-        return torch.linalg.vector_norm(phi, dim=-2).square_()
-    return phi.square_().sum(-2)
+        return torch.linalg.vector_norm(phi, dim=dim).square_()
+    return phi.square_().sum(dim)
 
 
 def splits(a: Tensor) -> bool:
@@ -104,7 +132,7 @@ class Site:
 
     columns: Columns
     weights: Tensor | None  # of the mean, [1, latents, M]
-    norms: tuple[Norms, ...]  # of roots of different sizes
+    norms: tuple[Norms | SplitNorms, ...]  # of roots of different sizes
     dtype: torch.dtype  # of their products
     split: bool = False
     size: Tensor | None = None  # √k(z, z), [..., M, 1], where columns are to be split and not bounded by one
@@ -127,7 +155,7 @@ class Site:
         elif split and sets == 1:
             fused = FusedColumns.of(columns.kernel, columns.points)
         stacks = together(roots, sets)
-        norms = tuple(Norms.of(stack, dtype, split=split) for stack in stacks)
+        norms = tuple(SplitNorms.of(stack) if split else Norms.of(stack.to(dtype)) for stack in stacks)
         return cls(columns, weights, norms, dtype, split, size, fused)
 
     def __call__(self, x: Tensor) -> tuple[Tensor | None, list[Tensor]]:

@@ -8,7 +8,7 @@ is one product of three times the inner size: every row of B becomes [B₁; B₂
 [A₁, A₁, A₂]. Products of float16 numbers are exact in float32. No setting of the process (TF32) matters here.
 
 Tensor cores add with truncation, an error that grows with the number of terms (Ootomo and Yokota 2022): sums
-of `PANEL` columns are made there, and added to each other in float32 with rounding.
+of `PANEL` columns of A are made there, and added to each other in float32 with rounding.
 
 Entries of B must be at most one in size. A is scaled by a power of two, so that its largest entry stands at
 the upper end of float16 and small parts keep their bits: those of A are rounded at 2⁻³⁹ of its largest entry,
@@ -70,29 +70,19 @@ def split_right(B: Tensor) -> Tensor:
     return room.flatten(-3, -2)
 
 
-def product(left: Tensor, right: Tensor) -> Tensor:
-    """left right of float16 matrices [b, r, 3m], [b, 3m, n], accumulated in float32."""
-    out: Tensor | None = None
-    for begin in range(0, left.shape[-1], 3 * PANEL):
-        a, b = left[..., begin : begin + 3 * PANEL], right[..., begin : begin + 3 * PANEL, :]
-        if left.is_cuda:
-            out = _product_on_cuda(a, b, out)
-        else:  # the same numbers, where the device has no such product
-            out = torch.bmm(a.float(), b.float()) if out is None else out.baddbmm_(a.float(), b.float())
-    assert out is not None
-    return out
-
-
-def _product_on_cuda(a: Tensor, b: Tensor, to: Tensor | None) -> Tensor:
-    """a b, added to what is given, in place."""
+def product(left: Tensor, right: Tensor, to: Tensor | None = None) -> Tensor:
+    """left right of float16 matrices [b, r, 3m], [b, 3m, n] in float32, added in place to what is given."""
     kind = torch.float32
-    if a.shape[0] > 1:
+    if not left.is_cuda:  # the same numbers, where the device has no such product
+        made = torch.bmm(left.float(), right.float())
+        return made if to is None else to.add_(made)
+    if left.shape[0] > 1:
         if to is None:
-            return torch.bmm(a, b, out_dtype=kind)
-        return torch.baddbmm(to, a, b, out_dtype=kind, out=to)
+            return torch.bmm(left, right, out_dtype=kind)
+        return torch.baddbmm(to, left, right, out_dtype=kind, out=to)
     if to is None:
-        return torch.mm(a[0], b[0], out_dtype=kind)[None]
-    torch.addmm(to[0], a[0], b[0], out_dtype=kind, out=to[0])
+        return torch.mm(left[0], right[0], out_dtype=kind)[None]
+    torch.addmm(to[0], left[0], right[0], out_dtype=kind, out=to[0])
     return to
 
 
@@ -100,8 +90,8 @@ def _product_on_cuda(a: Tensor, b: Tensor, to: Tensor | None) -> Tensor:
 def available(device: torch.device) -> bool:
     """Whether a device has these products and they are right."""
     g = torch.Generator().manual_seed(0)
-    A = torch.randn(2, 24, 2 * PANEL + 8, generator=g, dtype=torch.float64)
-    B = torch.rand(2, 2 * PANEL + 8, 40, generator=g, dtype=torch.float64)
+    A = torch.randn(2, 24, 40, generator=g, dtype=torch.float64)
+    B = torch.rand(2, 40, 48, generator=g, dtype=torch.float64)
     try:
         return all(_is_right(A[:batch], B[:batch], device) for batch in (1, 2))
     except (RuntimeError, TypeError, NotImplementedError):
@@ -109,6 +99,11 @@ def available(device: torch.device) -> bool:
 
 
 def _is_right(A: Tensor, B: Tensor, device: torch.device) -> bool:
+    """A B twice, the second time added to some of the rows."""
     left, scale = split_left(A.to(device))
-    found = product(aligned(left), split_right(B.to(device, torch.float32))).double()
-    return bool(((found * scale[..., None, None]).cpu() - A @ B).abs().max() < 1e-3)
+    left, right = aligned(left), split_right(B.to(device, torch.float32))
+    found = product(left, right)
+    product(left[:, 8:], right, found[:, 8:])
+    expected = A @ B
+    expected[:, 8:] *= 2.0
+    return bool(((found.double() * scale[..., None, None]).cpu() - expected).abs().max() < 1e-4)
