@@ -11,8 +11,9 @@ so prediction, joint covariances and function samples are written here, once, fo
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -23,6 +24,10 @@ from duogp.bases.many_rows import ManyRows, Precision
 from duogp.bases.marginals import Marginals, TotalMarginals
 from duogp.kernels.base import Kernel
 from duogp.numerics.factorisation import norm2, project
+
+#: Held while a form for many rows is made, once for each: threads that ask at the same time wait for one of
+#: them. Of the module, so that posteriors can be copied and pickled.
+MAKING = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +53,7 @@ class FrozenPosterior:
     residual_jitter: Tensor  # variance added to each point of the residual probe, [..., M_r] or [..., 1]
     explained_probe: Probe
     explained_root: Tensor  # T  [..., s, M_e]
+    _made: dict[tuple[str, bool], ManyRows] = field(default_factory=dict, init=False, repr=False)
 
     def mean(self, x: Tensor) -> Tensor:
         return self._mean(x)
@@ -85,13 +91,11 @@ class FrozenPosterior:
     def many_rows(self, precision: Precision = "float64", *, in_parts: bool = True) -> ManyRows:
         """The same marginals by fewer operations, for rows without gradients; made once, at some cost."""
         key = precision, in_parts
-        if key not in self._roads:
-            self._roads[key] = ManyRows.of(self, precision, in_parts=in_parts)
-        return self._roads[key]
-
-    @cached_property
-    def _roads(self) -> dict[tuple[str, bool], ManyRows]:
-        return {}
+        if key not in self._made:
+            with MAKING, torch.no_grad():
+                if key not in self._made:
+                    self._made[key] = ManyRows.of(self, precision, in_parts=in_parts)
+        return self._made[key]
 
     def joint(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean [..., n], residual covariance and explained covariance [..., n, n]."""

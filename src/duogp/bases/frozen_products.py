@@ -25,7 +25,8 @@ from duogp.numerics.factorisation import project
 from duogp.numerics.products import even_cuts
 
 #: Rows of C in a block: fewer save more products, and each of them is slower.
-BLOCK_ROWS = 256
+BLOCK_ROWS = 128
+CUDA_BLOCK_ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,10 +92,10 @@ class SymmetricForm:
         columns, variance = Columns.of(kernel, points)
         if variance is not None:
             C = C * variance.to(C).square()[..., None, None]
-        M = C.shape[-1]
+        M, size = C.shape[-1], CUDA_BLOCK_ROWS if C.is_cuda else BLOCK_ROWS
         return cls(
             columns,
-            tuple(_below(C, *cut) for cut in even_cuts(M, max(1, round(M / BLOCK_ROWS)))),
+            tuple(_below(C, *cut) for cut in even_cuts(M, max(1, round(M / size)))),
         )
 
     def __call__(self, x: Tensor) -> Tensor:

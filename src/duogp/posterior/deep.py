@@ -100,8 +100,7 @@ class DeepGP(GP):
 
     def _quick_form(self, precision: Precision, *, in_parts: bool = True) -> list[FrozenLayer]:
         """The layers, each in its form for many rows; always in parts."""
-        with FREEZING:
-            return [replace(stage, quick=stage.form.many_rows(precision)) for stage in self._frozen]
+        return [replace(stage, quick=stage.form.many_rows(precision)) for stage in self._frozen]
 
     def _road(self, rows: int, in_parts: bool, precision: Precision | None) -> Road:
         return super()._road(rows, True, precision)

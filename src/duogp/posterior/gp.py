@@ -219,8 +219,7 @@ class GP(Fitted):
 
     def _quick_form(self, precision: Precision, *, in_parts: bool = True) -> Any:
         """The form for many rows."""
-        with FREEZING:
-            return self.posterior.many_rows(precision, in_parts=in_parts)
+        return self.posterior.many_rows(precision, in_parts=in_parts)
 
     @property
     def _points(self) -> int:
