@@ -82,7 +82,8 @@ def product(left: Tensor, right: Tensor, to: Tensor | None = None) -> Tensor:
         return torch.baddbmm(to, left, right, out_dtype=kind, out=to)
     if to is None:
         return torch.mm(left[0], right[0], out_dtype=kind)[None]
-    torch.addmm(to[0], left[0], right[0], out_dtype=kind, out=to[0])
+    own = to[0]  # one tensor, given twice: another view of it would be copied first
+    torch.addmm(own, left[0], right[0], out_dtype=kind, out=own)
     return to
 
 
