@@ -175,7 +175,14 @@ def errors(gp: Any, X: np.ndarray, *, in_parts: bool) -> dict[str, Any]:
     """The largest error of float32 in the variance of y, relative to it, and the reported bound."""
     one, two = (gp.predict(X[:20_000], precision=p, in_parts=in_parts) for p in ("float64", "float32"))
     seen = float((np.abs(two.variance - one.variance) / one.variance).max())
-    return {"answered_in": two.precision, "variance_error": seen, "error_bound": two.error.variance}
+    sites = [site for site, _ in gp.posterior.many_rows("float32", in_parts=in_parts).sites]
+    kind = [name for name in ("split", "fused") if all(getattr(site, name) for site in sites)]
+    return {
+        "answered_in": two.precision,
+        "products": " ".join(kind) or "plain",
+        "variance_error": seen,
+        "error_bound": two.error.variance,
+    }
 
 
 def measure(M: int, given: argparse.Namespace, device: str, until: float) -> list[dict[str, Any]]:
@@ -249,6 +256,7 @@ def say(row: dict[str, Any]) -> None:
         for name in ("over_products", "gpytorch_over_ours", "variance_error", "error_bound")
         if name in row
     )
+    extra += f"  {row['products']}" if "products" in row else ""
     low, high = row["quartiles"]
     print(
         f"M = {row['M']:<5} {row['what']:<15}{row['precision']:<8} {row['ms']:>9.1f} ms "
