@@ -24,6 +24,7 @@ def points(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("batch", [(), (2, 1)])
 def test_a_symmetric_form_from_half_of_its_matrix(M, batch, scaled, monkeypatch):
     monkeypatch.setattr(frozen_products, "BLOCK_ROWS", 6)
+    monkeypatch.setattr(frozen_products, "CUDA_BLOCK_ROWS", 6)
     kernel = placed(Scale(Matern52(3), 1.7).double() if scaled else Matern52(3).double())
     z, x, C = points(*batch, M, 3), points(*batch, 5, 3, seed=1), points(*batch, M, M, seed=2)
     C = C + C.mT
@@ -43,6 +44,7 @@ def test_a_mean_and_its_kernels_variance():
 
 def test_rows_have_gradients(monkeypatch):
     monkeypatch.setattr(frozen_products, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(frozen_products, "CUDA_BLOCK_ROWS", 2)
     kernel = placed(Scale(RBF(2), 0.3).double())
     z, C = points(5, 2), points(5, 5, seed=2)
     form = SymmetricForm.of(kernel, z, C + C.mT)

@@ -11,17 +11,23 @@ so prediction, joint covariances and function samples are written here, once, fo
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from duogp.bases.frozen_products import SymmetricForm, WeighedMean
+from duogp.bases.many_rows import ManyRows, Precision
 from duogp.bases.marginals import Marginals, TotalMarginals
 from duogp.kernels.base import Kernel
 from duogp.numerics.factorisation import norm2, project
+
+#: Held while a form for many rows is made, once for each: threads that ask at the same time wait for one of
+#: them. Of the module, so that posteriors can be copied and pickled.
+MAKING = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +53,7 @@ class FrozenPosterior:
     residual_jitter: Tensor  # variance added to each point of the residual probe, [..., M_r] or [..., 1]
     explained_probe: Probe
     explained_root: Tensor  # T  [..., s, M_e]
+    _made: dict[tuple[str, bool], ManyRows] = field(default_factory=dict, init=False, repr=False)
 
     def mean(self, x: Tensor) -> Tensor:
         return self._mean(x)
@@ -80,6 +87,15 @@ class FrozenPosterior:
         """C = TᵀT − WᵀW: from the prior variance to the posterior one."""
         C = self.explained_root.mT @ self.explained_root - self.residual_root.mT @ self.residual_root
         return SymmetricForm.of(self.explained_probe.kernel, self.explained_probe.points, C)
+
+    def many_rows(self, precision: Precision = "float64", *, in_parts: bool = True) -> ManyRows:
+        """The same marginals by fewer operations, for rows without gradients; made once, at some cost."""
+        key = precision, in_parts
+        if key not in self._made:
+            with MAKING, torch.no_grad():
+                if key not in self._made:
+                    self._made[key] = ManyRows.of(self, precision, in_parts=in_parts)
+        return self._made[key]
 
     def joint(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean [..., n], residual covariance and explained covariance [..., n, n]."""

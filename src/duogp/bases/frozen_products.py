@@ -20,26 +20,42 @@ from torch import Tensor
 from duogp.kernels import Kernel
 from duogp.kernels.frozen import FrozenColumns
 from duogp.kernels.stationary import split_variance
+from duogp.kernels.warped import Warped
 from duogp.numerics.factorisation import project
 from duogp.numerics.products import even_cuts
 
 #: Rows of C in a block: fewer save more products, and each of them is slower.
-BLOCK_ROWS = 256
+BLOCK_ROWS = 128
+CUDA_BLOCK_ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """x ↦ k(Z, x)."""
+    """x ↦ k(Z, x) without the variance of k; of k(h(x), h(x′)) the points are mapped once."""
 
-    kernel: Kernel
-    points: Tensor  # [..., M, d]
+    kernel: Kernel  # of mapped inputs
+    points: Tensor  # mapped, [..., M, d]
+    warp: Warped | None  # h
     frozen: FrozenColumns | None
 
     @classmethod
-    def of(cls, kernel: Kernel, points: Tensor) -> Columns:
-        return cls(kernel, points, FrozenColumns.of(kernel, points))
+    @torch.no_grad()
+    def of(cls, kernel: Kernel, points: Tensor) -> tuple[Columns, Tensor | None]:
+        """The columns, and the variance that they were divided by, [...]; None: they were not."""
+        kernel, variance = split_variance(kernel)
+        warp = None
+        if isinstance(kernel, Warped):
+            warp, points = kernel, kernel.embed(points.double())
+            kernel, own = split_variance(kernel.kernel)
+            variance = own if variance is None else variance if own is None else variance * own
+        return cls(kernel, points, warp, FrozenColumns.of(kernel, points)), variance
+
+    def map(self, x: Tensor) -> Tensor:
+        """What the kernel sees of rows."""
+        return x if self.warp is None else self.warp.embed(x)
 
     def __call__(self, x: Tensor) -> Tensor:
+        x = self.map(x)
         if self.frozen is None or torch.is_grad_enabled() or x.dtype != torch.float64:
             return self.kernel(self.points.to(x.dtype), x)
         return self.frozen(x)
@@ -54,9 +70,8 @@ class WeighedMean:
 
     @classmethod
     def of(cls, kernel: Kernel, points: Tensor, weights: Tensor) -> WeighedMean:
-        kernel, variance = split_variance(kernel)
-        weights = weights if variance is None else weights * variance.to(weights)[..., None]
-        return cls(Columns.of(kernel, points), weights)
+        columns, variance = Columns.of(kernel, points)
+        return cls(columns, weights if variance is None else weights * variance.to(weights)[..., None])
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.weigh(self.columns(x))
@@ -74,13 +89,13 @@ class SymmetricForm:
 
     @classmethod
     def of(cls, kernel: Kernel, points: Tensor, C: Tensor) -> SymmetricForm:
-        kernel, variance = split_variance(kernel)
+        columns, variance = Columns.of(kernel, points)
         if variance is not None:
             C = C * variance.to(C).square()[..., None, None]
-        M = C.shape[-1]
+        M, size = C.shape[-1], CUDA_BLOCK_ROWS if C.is_cuda else BLOCK_ROWS
         return cls(
-            Columns.of(kernel, points),
-            tuple(_below(C, *cut) for cut in even_cuts(M, max(1, round(M / BLOCK_ROWS)))),
+            columns,
+            tuple(_below(C, *cut) for cut in even_cuts(M, max(1, round(M / size)))),
         )
 
     def __call__(self, x: Tensor) -> Tensor:

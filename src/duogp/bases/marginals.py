@@ -108,10 +108,11 @@ class Penalties(NamedTuple):
     omega: Tensor | None = None  # weighed by β₂; None where the basis has none or β₂ = 0
 
 
-def clamp_variance(variance: Tensor, prior: Tensor) -> Tensor:
+def clamp_variance(variance: Tensor, prior: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
     """The variance floored at rounding level, for roots and reports; gradients pass unchanged.
 
-    Straight-through, floor 8u·k(x, x) (MATH §11 C5). Never used inside a Gaussian objective.
+    Straight-through, floor 8u·k(x, x) (MATH §11 C5), u that of ``precision``, by default that of the
+    variance. Never used inside a Gaussian objective.
     """
-    floor = 8 * torch.finfo(variance.dtype).eps / 2 * prior
+    floor = 8 * torch.finfo(variance.dtype if precision is None else precision).eps / 2 * prior
     return variance + (torch.maximum(variance, floor) - variance).detach()

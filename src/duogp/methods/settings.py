@@ -219,6 +219,7 @@ class Settings(CheckedSettings):
     # where
     device: str | None = None  #: "cpu", "cuda", ...; None: CUDA where there is one
     dtype: Literal["float32", "float64"] = "float64"
+    predict_precision: Literal["float32", "float64"] = "float64"  #: of the variances of `GP.predict`
     backend: Literal["auto", "eager", "compile", "graph"] = "auto"  #: "graph": on CUDA
     jitter: float | None = None  #: relative to the prior variance
     mean_jitter: float | None = None  #: of the conditional basis' mean kernel; jitter by default

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases import Basis, FrozenPosterior, Marginals, Penalties, clamp_variance
+from duogp.bases.many_rows import ManyRows
 from duogp.bases.marginals import Reads
 from duogp.fused import table as fused
 from duogp.numerics.factorisation import Numerics
@@ -107,9 +108,10 @@ class FrozenLayer:
 
     layer: LayerLike
     form: FrozenPosterior
+    quick: ManyRows | None = None  # the same for many rows
 
     def marginals(self, x: Tensor, samples: int) -> Marginals:
-        f = self.form.marginals(x)
+        f = (self.form if self.quick is None else self.quick).marginals(x)
         residual = clamp_variance(f.residual, self.prior_variance(x))
         return self.layer.complete(f._replace(residual=residual), x)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from duogp.bases import FrozenPosterior, Marginals
+from duogp.bases.many_rows import Precision
 from duogp.bases.marginals import TotalMarginals
 from duogp.likelihoods import Density
 from duogp.models.deep import DeepModel
@@ -18,6 +20,7 @@ from duogp.models.layers import FrozenLayer
 from duogp.models.sample_mixture import MixtureDensity, mixture_moments
 from duogp.posterior.described import first_value, plain_description
 from duogp.posterior.gp import GP
+from duogp.posterior.precision import Road
 from duogp.posterior.prediction import Prediction
 from duogp.posterior.sampling import joint_draws, path_draws
 from duogp.posterior.units import FREEZING
@@ -41,7 +44,7 @@ class DeepGP(GP):
 
     model: DeepModel
     JOINT_ROWS = 300  # one covariance for each draw and layer
-    _stages: list[FrozenLayer] | None = None
+    _forms: list[FrozenPosterior] | None = None
 
     @property
     def posterior(self) -> FrozenPosterior:
@@ -53,16 +56,15 @@ class DeepGP(GP):
     @property
     def layer_posteriors(self) -> list[FrozenPosterior]:
         """The frozen posterior of every layer in scaled units, without prior means."""
-        return [stage.form for stage in self._frozen]
+        if self._forms is None:
+            with FREEZING, torch.no_grad():
+                if self._forms is None:
+                    self._forms = self.model.frozen_layers(torch.float64)
+        return self._forms
 
     @property
     def _frozen(self) -> list[FrozenLayer]:
-        if self._stages is None:
-            with FREEZING, torch.no_grad():
-                if self._stages is None:
-                    layers, forms = self.model.layers, self.model.frozen_layers(torch.float64)
-                    self._stages = [FrozenLayer(layer, f) for layer, f in zip(layers, forms, strict=True)]
-        return self._stages
+        return [FrozenLayer(*pair) for pair in zip(self.model.layers, self.layer_posteriors, strict=True)]
 
     # -- prediction ------------------------------------------------------------------------------------------
 
@@ -96,9 +98,22 @@ class DeepGP(GP):
             return super().predict_mean(X)  # which refuses
         return cast(Prediction, self.predict(X)).mean  # the samples of the hidden layers need their variances
 
-    def _marginals_at(self, x: Tensor, *, in_parts: bool = True) -> Marginals:
+    def _quick_form(self, precision: Precision, *, in_parts: bool = True) -> list[FrozenLayer]:
+        """The layers, each in its form for many rows; always in parts."""
+        return [replace(stage, quick=stage.form.many_rows(precision)) for stage in self._frozen]
+
+    def _road(self, rows: int, in_parts: bool, precision: Precision | None) -> Road:
+        return super()._road(rows, True, precision)
+
+    @property
+    def _points(self) -> int:
+        """Rows of X whose samples are as many as the points of the largest layer."""
+        sizes = (max(f.mean_weights.shape[-1], f.residual_root.shape[-1]) for f in self.layer_posteriors)
+        return max(1, max(sizes) // self.model.samples)
+
+    def _marginals_at(self, x: Tensor, *, in_parts: bool = True, form: Any = None) -> Marginals:
         """Given each sample of the hidden layers: [S, 1, outputs, n]; always in parts."""
-        *_, f = self.model.propagate(x[None], self._frozen)
+        *_, f = self.model.propagate(x[None], self._frozen if form is None else form)
         return Marginals(*torch.broadcast_tensors(*f))
 
     def _density(self, row_noise: Tensor | None, start: int, rows: int) -> Density:

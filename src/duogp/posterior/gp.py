@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, Self, TypeVar, cast
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from duogp.bases import FrozenPosterior, Marginals, clamp_variance
+from duogp.bases.many_rows import Precision
 from duogp.bases.marginals import TotalMarginals
 from duogp.data.arriving import Arriving, Leaving
 from duogp.data.scaling import Scaler
@@ -26,10 +28,12 @@ from duogp.models.model import Model
 from duogp.posterior.described import described
 from duogp.posterior.draws import draws_count, require_memory, require_seed
 from duogp.posterior.learned import LEAST_NOISE, LearnedMean
-from duogp.posterior.prediction import ClassPrediction, Prediction
+from duogp.posterior.precision import Road, float32_road, require_precision
+from duogp.posterior.prediction import ClassPrediction, Prediction, PredictionError
 from duogp.posterior.sampling import root_of_joint
 from duogp.posterior.units import FREEZING, Fitted
 from duogp.training.history import History
+from duogp.training.threads import full_precision
 
 F = TypeVar("F", Marginals, TotalMarginals, Marginals | TotalMarginals)
 
@@ -37,6 +41,8 @@ F = TypeVar("F", Marginals, TotalMarginals, Marginals | TotalMarginals)
 CHUNK_BYTES = 16 * 2**20
 #: A GPU has more, and every chunk costs some fifty launches; never more than a quarter of what is free.
 CUDA_CHUNK_BYTES = 2 * 2**30
+#: Points up to which many rows have a form of their own: it is one more matrix.
+QUICK_POINTS = 4096
 #: Farther out, in scaled units, rows are asked about the edge instead: their squares stay finite.
 FARTHEST = 1e100
 
@@ -76,6 +82,7 @@ class GP(Fitted):
         self.learned = learned  # a cross-fitted prior mean
         self._form: FrozenPosterior | None = None
         self._likelihood64: Likelihood | None = None
+        self._roads: dict[bool, Road] = {}  # of float32, by whether variances come in parts
 
     def __repr__(self) -> str:
         parts = {
@@ -128,27 +135,35 @@ class GP(Fitted):
         return self._form
 
     @torch.no_grad()
-    def predict(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> Prediction | ClassPrediction:
+    def predict(
+        self, X: Any, *, noise: Any = None, in_parts: bool = True, precision: Precision | None = None
+    ) -> Prediction | ClassPrediction:
         """Mean and variances of new rows; class probabilities where the targets are labels.
 
         The noise is one of the parts, and `Prediction.variance` their sum. ``noise``: known noise variances
         of the rows, where the fit was given some; without it the prediction of such a model is of f, not of
         an observation. ``in_parts=False``: half the work; the variance of f is reported as `explained`.
+        ``precision="float32"``: products behind the variance in float32, means in float64; the error is
+        measured once and reported (`Prediction.error`), and where it is above 1 % the answer is float64.
+        None: the setting ``predict_precision``.
         """
         x = self._arriving(X)
         row_noise = self._row_noise(noise, len(x))
+        road = self._road(len(x), in_parts, precision)
         leaving: list[Leaving] = []
-        for start, f in self._marginals(x, in_parts=in_parts):
-            rows = f.mean.shape[-1]
-            own = None if x.beside is None else self._disagreement(x.beside[start : start + rows])
-            pieces = self._reports(f, self._density(row_noise, start, rows), own)
-            leaving = leaving or [Leaving(len(x)) for _ in pieces]
-            for each, piece in zip(leaving, pieces, strict=True):
-                each.add(piece)
+        with full_precision() if road.precision == "float32" else nullcontext():
+            for start, f in self._marginals(x, in_parts=in_parts, road=road):
+                rows = f.mean.shape[-1]
+                own = None if x.beside is None else self._disagreement(x.beside[start : start + rows])
+                pieces = self._reports(f, self._density(row_noise, start, rows), own)
+                leaving = leaving or [Leaving(len(x)) for _ in pieces]
+                for each, piece in zip(leaving, pieces, strict=True):
+                    each.add(piece)
         found = [each.all() for each in leaving]
+        told: dict[str, Any] = {"precision": road.precision, "error": road.error}
         if self.classes is not None:
-            return ClassPrediction(found[0], self.classes, *found[1:])
-        return Prediction(*map(self._shape, found))
+            return ClassPrediction(found[0], self.classes, *found[1:], **told)
+        return Prediction(*map(self._shape, found), **told)
 
     @torch.no_grad()
     def predict_mean(self, X: Any) -> NDArray[np.float64]:
@@ -183,26 +198,56 @@ class GP(Fitted):
             out.append(density.log_predictive(ys[..., start : start + rows], f.mean, f.variance)[0])
         return torch.cat(out).cpu().numpy() - np.log(self.y_scaler.scale).sum()
 
+    @property
+    def prediction_error(self) -> PredictionError:
+        """Bounds on what ``precision="float32"`` changes, measured at the first use."""
+        error = self._road(0, True, "float32").error
+        assert error is not None
+        return error
+
+    def _road(self, rows: int, in_parts: bool, precision: Precision | None) -> Road:
+        """The form that answers so many rows soonest in the given precision."""
+        wanted = require_precision(self.settings.predict_precision if precision is None else precision)
+        if wanted == "float64":
+            quick = in_parts and self._points <= min(rows, QUICK_POINTS)
+            return Road(self._quick_form("float64") if quick else None, "float64")
+        if in_parts not in self._roads:
+            with FREEZING:
+                if in_parts not in self._roads:
+                    self._roads[in_parts] = float32_road(self, in_parts=in_parts)
+        return self._roads[in_parts]
+
+    def _quick_form(self, precision: Precision, *, in_parts: bool = True) -> Any:
+        """The form for many rows."""
+        return self.posterior.many_rows(precision, in_parts=in_parts)
+
+    @property
+    def _points(self) -> int:
+        """Columns of the largest matrix that kernel columns are multiplied with."""
+        return max(self.posterior.mean_weights.shape[-1], self.posterior.residual_root.shape[-1])
+
     def _marginals(
-        self, x: Arriving | Tensor, *, in_parts: bool = True
+        self, x: Arriving | Tensor, *, in_parts: bool = True, road: Road | None = None
     ) -> Iterator[tuple[int, Marginals | TotalMarginals]]:
         """What the likelihood sees at the rows, piece by piece, with where the piece begins."""
-        start = 0
+        start, road = 0, self._road(len(x), in_parts, "float64") if road is None else road
         for piece in x.split(self._chunk_rows()):
-            f = self._marginals_at(piece, in_parts=in_parts)
+            f = self._marginals_at(piece, in_parts=in_parts, form=road.form)
             yield start, self._with_disagreement(f, x, start)
             start += len(piece)
 
-    def _marginals_at(self, x: Tensor, *, in_parts: bool = True) -> Marginals | TotalMarginals:
+    def _marginals_at(
+        self, x: Tensor, *, in_parts: bool = True, form: Any = None
+    ) -> Marginals | TotalMarginals:
         """What the likelihood sees at inputs [n, d] in scaled units, [1, latents, n]: tensors alone."""
-        rows = x[None, None]  # [1, 1, n, d]
+        rows, form = x[None, None], self.posterior if form is None else form  # [1, 1, n, d]
         prior = self.posterior.prior.diag(rows)
         f: Marginals | TotalMarginals
         if in_parts:
-            parts = self.posterior.marginals(rows)
+            parts = form.marginals(rows)
             f = parts._replace(residual=clamp_variance(parts.residual, prior))
         else:
-            mean, variance = self.posterior.total_marginals(rows)
+            mean, variance = form.total_marginals(rows)
             f = TotalMarginals(mean, clamp_variance(variance, prior))
         f = self.model.complete(f, rows)
         return type(f)(*torch.broadcast_tensors(*f))
@@ -446,11 +491,12 @@ class GP(Fitted):
 
     def _chunk_rows(self, matrices: int = 4) -> int:
         """Rows at once, where each takes so many numbers for every inducing point."""
-        size = max(self.posterior.mean_weights.shape[-1], self.posterior.residual_root.shape[-1])
+        size = self._points
         device, memory = self.model.beta1.device, CHUNK_BYTES
         if device.type == "cuda":
             memory = min(CUDA_CHUNK_BYTES, torch.cuda.mem_get_info(device)[0] // 4)
-        return max(256, memory // (8 * matrices * size * self.posterior.mean_weights.shape[-2]))
+        rows = memory // (8 * matrices * size * self.posterior.mean_weights.shape[-2])
+        return max(256, rows - rows % 256)  # tensor cores want rows of memory that are multiples of 16 bytes
 
     def _mean_to_user(self, mean: Tensor) -> Tensor:
         """[outputs, n] from scaled units to the user's, on the device where it lies."""

@@ -79,7 +79,9 @@ class LearnedOnly(Fitted):
         self.single_output, self.column_names, self.classes = True, of.column_names, of.classes
         self.known_noise, self.history = False, of.history
 
-    def predict(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> ClassPrediction:
+    def predict(
+        self, X: Any, *, noise: Any = None, in_parts: bool = True, precision: str | None = None
+    ) -> ClassPrediction:
         rows = self._rows(X)[:, self.columns]
         value, spread = self.learned.at(rows)
         assert self.classes is not None

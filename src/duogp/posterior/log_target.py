@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from duogp.bases.many_rows import Precision
 from duogp.numerics.lognormal import LogScale
 from duogp.posterior.gp import GP
 from duogp.posterior.prediction import Prediction
@@ -69,17 +70,25 @@ class LogTargetGP(GP):
         out.units = self.units
         return out
 
-    def predict(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> Prediction:
-        """As `GP.predict`; the parts share the variance of y as they share that of log y."""
-        log = self.predict_logs(X, noise=noise, in_parts=in_parts)
+    def predict(
+        self, X: Any, *, noise: Any = None, in_parts: bool = True, precision: Precision | None = None
+    ) -> Prediction:
+        """As `GP.predict`; the parts share the variance of y as they share that of log y.
+
+        The error of float32 is that of the moments of log y.
+        """
+        log = self.predict_logs(X, noise=noise, in_parts=in_parts, precision=precision)
         mean, variance = self.units.moments(log.mean, log.variance)
         ratio = variance / np.maximum(log.variance, np.finfo(np.float64).tiny)
         parts = (log.residual, log.explained, log.noise, log.disagreement)
-        return Prediction(mean, *(part * ratio for part in parts))
+        told: dict[str, Any] = {"precision": log.precision, "error": log.error}
+        return Prediction(mean, *(part * ratio for part in parts), **told)
 
-    def predict_logs(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> Prediction:
+    def predict_logs(
+        self, X: Any, *, noise: Any = None, in_parts: bool = True, precision: Precision | None = None
+    ) -> Prediction:
         """What the GP says of log(y + s)."""
-        return cast(Prediction, super().predict(X, noise=noise, in_parts=in_parts))
+        return cast(Prediction, super().predict(X, noise=noise, in_parts=in_parts, precision=precision))
 
     def predict_mean(self, X: Any) -> Array:
         """E[y | x]: it takes the variance to know."""

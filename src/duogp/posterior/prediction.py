@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,23 @@ def check_interval_level(level: float) -> None:
         raise ValueError(f"level must be in (0, 1), got {level}{hint}")
 
 
+@dataclass(frozen=True)
+class PredictionError:
+    """Bounds on what float32 changes in a prediction: a multiple of the largest change at so many ``rows``.
+
+    ``mean``: in standard deviations of an observation; of class probabilities as it is. ``variance``: of the
+    variance or a part of it, in variances of an observation; of classes in those of the latent function.
+    """
+
+    mean: float
+    variance: float
+    rows: int
+
+    @property
+    def largest(self) -> float:
+        return max(self.mean, self.variance)
+
+
 @dataclass(frozen=True, repr=False)
 class Prediction:
     """Arrays [n], or [n, outputs] for several outputs, in the units of the targets."""
@@ -31,6 +48,8 @@ class Prediction:
     explained: Array  # within-data: what remains uncertain about the inducing values
     noise: Array  # observation noise
     disagreement: Array | float = 0.0  # between the folds of a learned mean, and the members of a stack
+    precision: str = field(default="float64", kw_only=True)  # of the products behind the variances
+    error: PredictionError | None = field(default=None, kw_only=True)  # where float32 was asked for
 
     @property
     def function_variance(self) -> Array:
@@ -85,6 +104,8 @@ class ClassPrediction:
     residual: Array  # distributional variance of the latent functions (far from the data)
     explained: Array  # their within-data variance
     disagreement: Array | float = 0.0  # between the folds of a learned mean, and the members of a stack
+    precision: str = field(default="float64", kw_only=True)  # of the products behind the variances
+    error: PredictionError | None = field(default=None, kw_only=True)  # where float32 was asked for
 
     @property
     def labels(self) -> NDArray:

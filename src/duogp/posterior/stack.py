@@ -16,13 +16,15 @@ log score of rows that the members have not seen (`fitting.stacking`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from duogp.bases.many_rows import Precision
 from duogp.data.targets import require_support
 from duogp.means import CrossFit
 from duogp.methods import Method
@@ -38,7 +40,7 @@ from duogp.posterior.laws import (
     bounded_excess,
 )
 from duogp.posterior.log_target import LogTargetGP
-from duogp.posterior.prediction import ClassPrediction, Prediction
+from duogp.posterior.prediction import ClassPrediction, Prediction, PredictionError
 from duogp.posterior.units import Fitted
 from duogp.training.history import History
 
@@ -84,14 +86,22 @@ class Stack(Fitted):
 
     # -- prediction ------------------------------------------------------------------------------------------
 
-    def predict(self, X: Any, *, noise: Any = None, in_parts: bool = True) -> Prediction | ClassPrediction:
-        """As `GP.predict`; the disagreement of the members is a part of the variance of its own."""
+    def predict(
+        self, X: Any, *, noise: Any = None, in_parts: bool = True, precision: Precision | None = None
+    ) -> Prediction | ClassPrediction:
+        """As `GP.predict`; the disagreement of the members is a part of the variance of its own.
+
+        Of float32 it reports the largest error of a member.
+        """
         rows = self._rows(X)
+        given = self.settings.predict_precision if precision is None else precision
         # In parts in any case: the law was fitted to these variances, to their last digits.
-        found = [member.predict(rows, noise=noise) for member in self.members]
+        found = [member.predict(rows, noise=noise, precision=given) for member in self.members]
         if isinstance(self.law, ClassLaw):
-            return self._classes(cast("list[ClassPrediction]", found))
-        return self._numbers(rows, cast("list[Prediction]", found))
+            out: Any = self._classes(cast("list[ClassPrediction]", found))
+        else:
+            out = self._numbers(rows, cast("list[Prediction]", found))
+        return cast("Prediction | ClassPrediction", replace(out, **_told(found)))
 
     def _classes(self, found: list[ClassPrediction]) -> ClassPrediction:
         assert isinstance(self.law, ClassLaw) and self.classes is not None
@@ -138,7 +148,7 @@ class Stack(Fitted):
         scaled = weights if factors is None else weights * factors
         parts = {n: (scaled * v).sum(0) for n, v in moments.items() if n != "mean"}
         parts["disagreement"] += (weights * (moments["mean"] - point) ** 2).sum(0)
-        values = {name: self._shape(v) for name, v in {"mean": point, **parts}.items()}
+        values: dict[str, Any] = {name: self._shape(v) for name, v in {"mean": point, **parts}.items()}
         if components is None:
             return Prediction(**values)
         most = max(len(w) for *_, w in components)
@@ -310,6 +320,15 @@ class Stack(Fitted):
         """Those of the member with the largest weight, and of all ``members`` by their labels."""
         members = {label: gp.hyperparameters() for label, gp in zip(self.labels, self.members, strict=True)}
         return {**self.best.hyperparameters(), "weights": self.weights, "members": members}
+
+
+def _told(found: Sequence[Prediction | ClassPrediction]) -> dict[str, Any]:
+    """The lowest precision of the members' predictions, and the largest error."""
+    errors = [p.error for p in found if p.error is not None]
+    error = None
+    if errors:
+        error = PredictionError(*(max(getattr(e, n) for e in errors) for n in ("mean", "variance", "rows")))
+    return {"precision": min(p.precision for p in found), "error": error}
 
 
 def _padded(component: tuple[Array, Array, Array], most: int) -> tuple[Array, Array, Array]:

@@ -59,11 +59,12 @@ class NewRows:
         factor = inflation.reshape(-1, *[1] * (centre.ndim - 2))
         averages = {name: value.mean(0) for name, value in parts.items()}
         averages["residual"] = averages["residual"] + factor * centre.var(0)
-        changed = {name: _with_rows(_full(prediction, name), rows, v) for name, v in averages.items()}
+        changed: dict[str, Any] = {
+            name: _with_rows(_full(prediction, name), rows, v) for name, v in averages.items()
+        }
         if isinstance(prediction, Prediction):
-            return Prediction(
-                **changed
-            )  # moments: the components of a stack are other ones for each completion
+            # Moments: the components of a stack are other ones for each completion.
+            return Prediction(**changed, precision=prediction.precision, error=prediction.error)
         return replace(prediction, **changed)
 
     def quantiles(self, levels: Array, noise: Any = None) -> Array:
