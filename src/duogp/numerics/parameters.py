@@ -64,6 +64,11 @@ class Positive(nn.Module):
         return value + self.floor if self.floor else value
 
     @torch.no_grad()
+    def slope(self) -> Tensor:
+        """The derivative of the value by ``raw``, elementwise."""
+        return self.raw.sigmoid() if self.transform == "softplus" else self.raw.exp()
+
+    @torch.no_grad()
     def set_(self, value: float | Sequence[float] | Tensor) -> None:
         """Write a value, broadcast to the parameter's shape."""
         target = torch.as_tensor(value, dtype=self.raw.dtype, device=self.raw.device)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
+from duogp.fused.direct import DirectStep
 from duogp.inference.closed_form import CollapsedObjective
 from duogp.models.model import Model
 from duogp.numerics.groups import Group
@@ -61,6 +62,8 @@ class Stochastic(Problem):
         self.group = Group() if group is None else group
         self.can_capture = self.group.world == 1  # sums over processes are no part of a graph
         self.compiled: Callable[[], Tensor] | None = None
+        self._direct: DirectStep | None = None
+        self._looked = False
         self.steps_per_epoch, self.rows_at_once = feed.steps, feed.batch_size
         self.generators = feed.generators
 
@@ -77,9 +80,10 @@ class Stochastic(Problem):
     def backward(self) -> Tensor:
         if self.compiled is not None:
             return self._of_all(self.compiled())
-        loss = self.model.loss(self.feed.batch(self.feed.tensors))
-        loss.sum().backward()
-        return self._of_all(loss.detach())
+        batch = self.feed.batch(self.feed.tensors)
+        if not self._looked:  # at the first batch: all have its shape
+            self._direct, self._looked = self.model.direct(batch), True
+        return self._of_all(self.model.backward(batch, self._direct))
 
     @torch.no_grad()
     def _of_all(self, loss: Tensor) -> Tensor:
