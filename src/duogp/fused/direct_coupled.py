@@ -64,7 +64,7 @@ class DirectCoupled(DirectStep):
         self.T = factorised(K, k.dtype, cuts, numerics)
         phi = self.T.solve(self.rows[0].copy_(k), self.phi)
         m = self.m = q.mean.detach()[0, 0]
-        R = torch.tril(q.raw_root.detach()[0, 0], out=self.root)  # type: ignore[operator, union-attr]
+        R = torch.tril(q.raw_root.detach()[0, 0], out=self.root)  # type: ignore[operator]
         s = self.s = kernel.variance()
         self.mu = torch.mv(phi.mT, m)
         self.mean = _leaf(s**0.5 * self.mu, 1, 1, n)

@@ -131,7 +131,7 @@ class Model(nn.Module):
         return fused.find_direct(self.basis, x, reads=reads, with_omega=self.uses_omega)
 
     def backward(self, batch: Batch, direct: DirectStep | None = None) -> Tensor:
-        """The loss [R], detached; gradients are added to ``.grad``. ``direct``: from the method of that name."""
+        """The loss [R], detached; gradients are added to ``.grad``. ``direct``: that of `direct`, if any."""
         if direct is None:
             loss = self.loss(batch)
             loss.sum().backward()

@@ -1,8 +1,8 @@
 """Triangular work on one matrix by blocks of rows, into given memory: for steps on a CPU.
 
-A triangular solve runs at half the rate of a matrix product there. With the inverses of the diagonal blocks it
-is products alone, and a product with a triangle skips what is zero. All matrices are [rows, columns], without
-leading dimensions. ``cuts``: where blocks begin and end, from `cuts_of`.
+A triangular solve runs at half the rate of a matrix product there. With the inverses of the diagonal blocks
+it is products alone, and a product with a triangle skips what is zero. All matrices are [rows, columns],
+without leading dimensions. ``cuts``: where blocks begin and end, from `cuts_of`.
 """
 
 from __future__ import annotations
