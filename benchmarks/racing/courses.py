@@ -85,6 +85,17 @@ def problem_of(options: Options, m: int, dtype: str, flops: float, **more: Any) 
     )
 
 
+def backend_of(options: Options, m: int) -> str:
+    """That of a fit by default, unless its compiler would take longer than the race."""
+    small = options.on_cuda or options.compile_up_to is None or m <= options.compile_up_to
+    return "auto" if small else "eager"
+
+
+def fit_of(options: Options, problem: Problem, method: str, **settings: Any) -> Maker:
+    """Steps of ours."""
+    return partial(ours.Fit, problem, method, backend=backend_of(options, problem.inducing), **settings)
+
+
 def facts_of(problem: Problem, **more: Any) -> dict[str, Any]:
     out = {"batch": problem.batch, "dims": problem.dims, "steps_per_round": problem.steps}
     return out | ({"extra": problem.extra} if problem.extra else {}) | more
@@ -129,11 +140,10 @@ def steps(options: Options) -> list[Course]:
             if not options.on_cuda:
                 for library, python in options.peer_pythons.items():
                     peers[library] = partial(Remote, library, python, problem)
-            small = options.on_cuda or options.compile_up_to is None or m <= options.compile_up_to
-            backend = "auto" if small else "eager"
+            backend = backend_of(options, m)
             out.append(
                 Course(
-                    "steps", "svgp step", m, dtype, partial(ours.Fit, problem, "svgp", backend=backend),
+                    "steps", "svgp step", m, dtype, fit_of(options, problem, "svgp"),
                     peers, flops, (m, m, options.batch), facts_of(problem, backend=backend),
                 )
             )  # fmt: skip
@@ -178,8 +188,8 @@ def _conditional(options: Options, m: int, dtype: str) -> list[Course]:
         problem = problem_of(options, m, dtype, flops)
         out.append(
             Course(
-                "variants", what, m, dtype, partial(ours.Fit, problem, "dcsvgp", **settings),
-                {"duogp svgp": partial(ours.Fit, problem, "svgp")}, flops, (m, m, options.batch),
+                "variants", what, m, dtype, fit_of(options, problem, "dcsvgp", **settings),
+                {"duogp svgp": fit_of(options, problem, "svgp")}, flops, (m, m, options.batch),
                 facts_of(problem),
             )
         )  # fmt: skip
@@ -192,10 +202,10 @@ def _second_block(options: Options, m: int, dtype: str) -> list[Course]:
         flops = roofline.two_block(m, m, options.batch, options.dims, full=method == "solvegp")
         problem = problem_of(options, m, dtype, flops, extra=m)
         peers = gpytorch_peers(problem, "OrthogonallyDecoupledVariationalStrategy")
-        peers["duogp svgp"] = partial(ours.Fit, problem_of(options, m, dtype, flops), "svgp")
+        peers["duogp svgp"] = fit_of(options, problem_of(options, m, dtype, flops), "svgp")
         out.append(
             Course(
-                "variants", f"{method} step", m, dtype, partial(ours.Fit, problem, method), peers, flops,
+                "variants", f"{method} step", m, dtype, fit_of(options, problem, method), peers, flops,
                 (m, m, options.batch), facts_of(problem),
             )
         )  # fmt: skip
@@ -208,7 +218,7 @@ def _predictive(options: Options, m: int, dtype: str) -> Course:
     theirs = gpytorch_peers(problem, objective="predictive")
     peers = {f"{name}, PredictiveLogLikelihood": maker for name, maker in theirs.items()}
     return Course(
-        "variants", "ppgpr step", m, dtype, partial(ours.Fit, problem, "ppgpr"), peers, flops,
+        "variants", "ppgpr step", m, dtype, fit_of(options, problem, "ppgpr"), peers, flops,
         (m, m, options.batch), facts_of(problem),
     )  # fmt: skip
 
@@ -222,7 +232,7 @@ def _classes(options: Options, m: int, dtype: str) -> list[Course]:
         out.append(
             Course(
                 "variants", f"svgp step, {CLASSES} classes, {likelihood}", m, dtype,
-                partial(ours.Fit, problem, "svgp", likelihood=likelihood), peers, flops,
+                fit_of(options, problem, "svgp", likelihood=likelihood), peers, flops,
                 (m, m, options.batch), facts_of(problem, classes=CLASSES),
             )
         )  # fmt: skip
@@ -234,8 +244,8 @@ def _replicates(options: Options, m: int, dtype: str, count: int = 10) -> Course
     problem = problem_of(options, m, dtype, count * flops)
     return Course(
         "variants", f"svgp step, {count} replicates", m, dtype,
-        partial(ours.Fit, problem, "svgp", replicates=count),
-        {"duogp svgp, one replicate": partial(ours.Fit, problem, "svgp")}, count * flops,
+        fit_of(options, problem, "svgp", replicates=count),
+        {"duogp svgp, one replicate": fit_of(options, problem, "svgp")}, count * flops,
         (m, m, options.batch), facts_of(problem, replicates=count),
     )  # fmt: skip
 
@@ -256,8 +266,8 @@ def _many_means(options: Options, dtype: str) -> list[Course]:
         out.append(
             Course(
                 "variants", what, beta, dtype,
-                partial(ours.Fit, mine, own, solver=solver, mean_columns=columns),
-                {f"duogp {peer}, M = {coupled}": partial(ours.Fit, other, peer, solver=solver)}, flops,
+                fit_of(options, mine, own, solver=solver, mean_columns=columns),
+                {f"duogp {peer}, M = {coupled}": fit_of(options, other, peer, solver=solver)}, flops,
                 (beta, beta, options.batch), facts_of(mine),
             )
         )  # fmt: skip
