@@ -10,7 +10,7 @@ from duogp.fused import table
 from duogp.fused.direct import DirectStep
 from duogp.kernels import RBF, Linear, Matern12, Matern52, Scale
 from duogp.likelihoods import BernoulliLikelihood, GaussianLikelihood
-from duogp.means import LinearMean
+from duogp.means import ConstantMean, LinearMean
 from duogp.models.model import Batch, Model
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import LogNormalPrior, batched
@@ -40,12 +40,20 @@ def coupled(kernel: str, draw, points: int = POINTS, q=CholeskyQ):
 BUILDERS = {"coupled": coupled}
 
 
-def case(name="coupled", kernel="scaled", objective="elbo", rows=40, likelihood="gaussian", points=POINTS):
+def case(
+    name="coupled",
+    kernel="scaled",
+    objective="elbo",
+    rows=40,
+    likelihood="gaussian",
+    points=POINTS,
+    mean="linear",
+):
     """A model with random parameters, and a batch."""
     draw = normal(0)
     noise = {"gaussian": GaussianLikelihood, "bernoulli": BernoulliLikelihood}[likelihood]()
     model = Model(
-        mean=batched(LinearMean(DIMS), (1, 1)),
+        mean=batched(ConstantMean(0.4) if mean == "constant" else LinearMean(DIMS), (1, 1)),
         basis=BUILDERS[name](kernel, draw, points),
         likelihood=batched(noise, (1,)),
         objective=OBJECTIVES[objective],
@@ -92,12 +100,15 @@ def assert_same(model: Model, batch: Batch, tolerance: float = 1e-8) -> None:
             )
 
 
+@pytest.mark.parametrize("mean", ["constant", "linear"])
 @pytest.mark.parametrize("rows", [6, 40])  # fewer and more rows than 1.5 for each inducing point
 @pytest.mark.parametrize("objective", ["elbo", "vfitc", "predictive"])
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", BUILDERS)
-def test_a_direct_step_is_the_general_one(name: str, kernel: str, objective: str, rows: int) -> None:
-    assert_same(*case(name, kernel, objective, rows))
+def test_a_direct_step_is_the_general_one(
+    name: str, kernel: str, objective: str, rows: int, mean: str
+) -> None:
+    assert_same(*case(name, kernel, objective, rows, mean=mean))
 
 
 @pytest.mark.parametrize("rows", [50, 700])

@@ -27,37 +27,49 @@ from duogp.numerics.parameters import Positive
 
 
 class DirectStep(ABC):
-    """Moments and penalties of a batch as leaves, and from their gradients those of the parameters."""
+    """Moments and penalties of a batch, and from their gradients those of the parameters.
+
+    It reads the parameters where they lay when it was made: made for one training, which leaves them there.
+    """
 
     @abstractmethod
     def forward(self, x: Tensor, numerics: Numerics) -> tuple[Moments, Penalties]:
-        """The values for rows x [1, 1, n, d], leaves that take a gradient."""
+        """The values for rows x [1, 1, n, d], without a graph."""
 
     @abstractmethod
-    def backward(self) -> None:
-        """Add the gradients of the parameters to their ``.grad``, once the leaves have theirs."""
+    def backward(self, f: Moments, penalties: Penalties) -> None:
+        """Add the gradients of the parameters to their ``.grad``, from those of the values.
+
+        The tuples hold gradients in the shapes of the values of the last `forward`.
+        """
 
 
 class DirectKernel:
     """k(Z, Z) and k(Z, x) of a kernel s·k(r²), and the gradients of Z, lengthscale and s.
 
     As `kernels.grams`, for one matrix: with r² = [a, ‖a‖², 1] [−2b, 1, ‖b‖²]ᵀ of the scaled points a and the
-    scaled points and rows b, both matrices come from one product.
+    scaled points and rows b, both matrices come from one product. Views of the memory are made once.
     """
 
     def __init__(self, kernel: Kernel, base: Stationary, profile: Profile, points: Tensor, x: Tensor) -> None:
         self.scale: Positive | None = kernel.variance if isinstance(kernel, Scale) else None
         self.lengthscale, self.profile = base.lengthscale, profile
-        M, n, d, dtype = points.shape[-2], x.shape[-2], x.shape[-1], x.dtype
+        M, n, d, dtype, double = points.shape[-2], x.shape[-2], x.shape[-1], x.dtype, torch.float64
         self.M, self.n, self.d = M, n, d
-        self.left = torch.ones(M, d + 2, dtype=torch.float64)
-        self.right = torch.ones(M + n, d + 2, dtype=torch.float64)
-        self.scaled = torch.empty(M + n, d, dtype=torch.float64)
-        self.r2 = torch.empty(M, M + n, dtype=torch.float64)
-        self.K = torch.empty(M, M, dtype=torch.float64)
+        self.scaled = torch.empty(M + n, d, dtype=double)
+        self.points, self.rows = self.scaled[:M], self.scaled[M:]
+        self.squares, self.norm = torch.empty(M + n, d, dtype=double), torch.empty(M + n, dtype=double)
+        left = torch.full((M, d + 2), profile.stretch, dtype=double)
+        right = torch.ones(M + n, d + 2, dtype=double)
+        self.left, self.right = (left, left[:, :d], left[:, d]), (right.mT, right[:, :d], right[:, d + 1])
+        self.r2 = torch.empty(M, M + n, dtype=double)
+        self.r2_points, self.r2_rows = self.r2[:, :M], self.r2[:, M:]
+        self.K = torch.empty(M, M, dtype=double)
         self.k = torch.empty(M, n, dtype=dtype)
-        self.weights = torch.ones(n, 2 * d + 1, dtype=dtype)  # [b, b², 1]
-        self.point_weights = torch.ones(M, d + 1, dtype=dtype)  # [a, 1]
+        weights = torch.ones(n, 2 * d + 1, dtype=dtype)  # [b, b², 1]
+        self.weights = weights, weights[:, :d], weights[:, d : 2 * d]
+        point_weights = torch.ones(M, d + 1, dtype=dtype)  # [a, 1]
+        self.point_weights = point_weights, point_weights[:, :d]
 
     def variance(self) -> float:
         """s."""
@@ -65,40 +77,39 @@ class DirectKernel:
 
     def forward(self, z: Tensor, x: Tensor, jitter: Tensor) -> tuple[Tensor, Tensor]:
         """k(Z, Z) + jitter I in float64 and k(Z, x) in the precision of x, both of unit variance."""
-        M, d, scaled, left, right = self.M, self.d, self.scaled, self.left, self.right
-        scaled[:M], scaled[M:] = z, x
-        self.inverse = self.lengthscale().detach().double().reciprocal().reshape(-1)
-        scaled.sub_(scaled[:M].mean(0)).mul_(self.inverse).clamp_(-FARTHEST, FARTHEST)
-        norm = scaled.square().sum(-1).mul_(norm_factor(d))
-        left[:, :d], left[:, d] = scaled[:M], norm[:M]
-        left.mul_(self.profile.stretch)
-        left[:, d + 1] = self.profile.stretch
-        torch.mul(scaled, -2.0, out=right[:, :d])
-        right[:, d + 1] = norm
-        torch.mm(left, right.mT, out=self.r2)
-        self.K.copy_(self.r2[:, :M])
-        self.k.copy_(self.r2[:, M:])
-        K, self.K_slope = self.profile.value_and_slope(self.K)
-        k, self.k_slope = self.profile.value_and_slope(self.k)
+        scaled, norm, stretch = self.scaled, self.norm, self.profile.stretch
+        (left, left_points, left_norm), (right, right_points, right_norm) = self.left, self.right
+        self.points.copy_(z)
+        self.rows.copy_(x)
+        self.inverse = self.lengthscale().double().reciprocal_().view(-1)
+        scaled.sub_(self.points.mean(0)).mul_(self.inverse).clamp_(-FARTHEST, FARTHEST)
+        torch.sum(torch.mul(scaled, scaled, out=self.squares), -1, out=norm).mul_(norm_factor(self.d))
+        torch.mul(self.points, stretch, out=left_points)
+        torch.mul(norm[: self.M], stretch, out=left_norm)
+        torch.mul(scaled, -2.0, out=right_points)
+        right_norm.copy_(norm)
+        torch.mm(left, right, out=self.r2)
+        K, self.K_slope = self.profile.value_and_slope(self.K.copy_(self.r2_points))
+        k, self.k_slope = self.profile.value_and_slope(self.k.copy_(self.r2_rows))
         K.diagonal().add_(jitter)  # where the slope multiplies a difference that is zero
         return K, k
 
     def backward(self, g_K: Tensor, g_k: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients of Z [M, d] and of the lengthscale [d], float64; both arguments are overwritten."""
-        M, d = self.M, self.d
-        a, b = self.scaled[:M], self.scaled[M:]
-        self.weights[:, :d] = b
-        torch.square(self.weights[:, :d], out=self.weights[:, d : 2 * d])
-        self.point_weights[:, :d] = a
-        found = (g_k.mul_(self.k_slope) @ self.weights).double()
+        d, a = self.d, self.points
+        weights, of_rows, of_squares = self.weights
+        points, of_points = self.point_weights
+        torch.square(of_rows.copy_(self.rows), out=of_squares)
+        of_points.copy_(a)
+        found = (g_k.mul_(self.k_slope) @ weights).double()
         W = g_K.mul_(self.K_slope.to(g_K.dtype))  # no more digits than the gradient has
-        among = (W @ self.point_weights + W.mT @ self.point_weights).double()
+        among = (W @ points).addmm_(W.mT, points).double()
         sums, squares, ones = found[:, :d], found[:, d : 2 * d], found[:, 2 * d :]
         towards = ones * a - sums
-        of_points = among[:, d:] * a - among[:, :d]
-        of_scale = ((towards - sums).add_(of_points).mul_(a).add_(squares)).sum(0)
+        between = among[:, d:] * a - among[:, :d]
+        of_scale = (towards - sums).add_(between).mul_(a).add_(squares).sum(0)
         scale = 2.0 * self.profile.slope_scale * self.inverse
-        return towards.add_(of_points).mul_(scale), of_scale.mul_(-scale)
+        return towards.add_(between).mul_(scale), of_scale.mul_(-scale)
 
     def add_gradients(self, of_lengthscale: Tensor, of_variance: Tensor) -> None:
         add_to_positive(self.lengthscale, of_lengthscale)

@@ -55,51 +55,51 @@ class DirectCoupled(DirectStep):
         self.root = x.new_empty(M, M)
         self.squares = [x.new_empty(M, M) for _ in range(4)]
         self.rows = [x.new_empty(M, n) for _ in range(1 if self.sums else 2)]
-        self.left = x.new_empty(M, M + 1)
+        self.left = x.new_empty(M, M + 1)  # 2g L⁻ᵀ(S − I), and beside it L⁻ᵀm
+        q = basis.q
+        assert isinstance(q, CholeskyQ)
+        self.z, self.m, self.raw_root = (p.detach()[0, 0] for p in (basis.inducing, q.mean, q.raw_root))
+        self.q = q
 
     @torch.no_grad()
     def forward(self, x: Tensor, numerics: Numerics) -> tuple[Moments, Penalties]:
-        kernel, q, cuts, n = self.kernel, self.basis.q, self.cuts, self.kernel.n
-        K, k = kernel.forward(self.basis.inducing[0, 0], x[0, 0], numerics.jitter[0, 0])
+        kernel, cuts, n, m = self.kernel, self.cuts, self.kernel.n, self.m
+        K, k = kernel.forward(self.z, x[0, 0], numerics.jitter[0, 0])
         self.T = factorised(K, k.dtype, cuts, numerics)
         phi = self.T.solve(self.rows[0].copy_(k), self.phi)
-        m = self.m = q.mean.detach()[0, 0]
-        R = torch.tril(q.raw_root.detach()[0, 0], out=self.root)  # type: ignore[operator]
+        R = torch.tril(self.raw_root, out=self.root)
         s = self.s = kernel.variance()
         self.mu = torch.mv(phi.mT, m)
-        self.mean = _leaf(s**0.5 * self.mu, 1, 1, n)
-        diagonal = R.diagonal()
-        kl = 0.5 * (_norm2(R) + _norm2(m) - diagonal.square().log_().sum() - len(m))
-        self.kl = _leaf(kl, 1)
+        mean = (s**0.5 * self.mu).view(1, 1, n)
+        kl = 0.5 * (_norm2(R) + _norm2(m) - R.diagonal().square().log_().sum() - len(m))
         f: Moments
         if self.sums:
             A, Y, *_ = self.squares
             blocks.gram(phi, A, cuts)
             blocks.product_with_lower(A, R, Y, cuts)
             self.change = torch.dot(R.view(-1), Y.view(-1)) - A.trace()
-            self.total = _leaf(s * (n + self.change), 1, 1)
-            f = VarianceSum(self.mean, self.total)
+            f = VarianceSum(mean, (s * (n + self.change)).view(1, 1))
         else:
             W, free = self.rows
             blocks.upper_product(R, phi, W, cuts)
             self.unit_residual, self.unit_explained = 1.0 - _norms(phi, free), _norms(W, free)
-            self.residual = _leaf(s * self.unit_residual, 1, 1, n)
-            self.explained = _leaf(s * self.unit_explained, 1, 1, n)
-            f = Marginals(self.mean, self.residual, self.explained)
-        return f, Penalties(self.kl)
+            parts = (s * part for part in (self.unit_residual, self.unit_explained))
+            f = Marginals(mean, *(part.view(1, 1, n) for part in parts))
+        return f, Penalties(kl.view(1))
 
     @torch.no_grad()
-    def backward(self) -> None:
+    def backward(self, f: Moments, penalties: Penalties) -> None:
         s, n, phi, m, R = self.s, self.kernel.n, self.phi, self.m, self.root
-        g_f, g_kl = _gradient(self.mean), _gradient(self.kl)[0]
+        g_f, g_kl = f.mean.reshape(-1), penalties.kl[0]
         g_mu = torch.mul(g_f, s**0.5, out=self.features[-1])
         g_m = torch.mv(phi, g_mu)
-        if self.sums:
-            g_total = _gradient(self.total)[0]
+        if isinstance(f, VarianceSum):
+            g_total = f.total[0, 0]
             P, g_R, g_k = self._from_sums(2.0 * s * float(g_total), g_m)
             g_s = g_total * (n + self.change)
         else:
-            g_residual, g_explained = _gradient(self.residual), _gradient(self.explained)
+            assert isinstance(f, Marginals)
+            g_residual, g_explained = f.residual.reshape(-1), f.explained.reshape(-1)
             P, g_R, g_k = self._from_parts(s * g_residual, s * g_explained, g_mu)
             g_s = torch.dot(g_residual, self.unit_residual) + torch.dot(g_explained, self.unit_explained)
         g_s = g_s + torch.dot(g_f, self.mu) / (2.0 * s**0.5)
@@ -110,8 +110,8 @@ class DirectCoupled(DirectStep):
         g_R = torch.add(g_R, R * g_kl).tril_()
         g_R.diagonal().sub_(g_kl / R.diagonal())
         basis = self.basis
-        add_gradient(basis.q.raw_root, g_R)  # type: ignore[arg-type]
-        add_gradient(basis.q.mean, g_m.add_(m * g_kl))
+        add_gradient(self.q.raw_root, g_R)
+        add_gradient(self.q.mean, g_m.add_(m * g_kl))
         add_gradient(basis.inducing, g_z)
         self.kernel.add_gradients(g_lengthscale, g_s)
 
@@ -139,15 +139,6 @@ class DirectCoupled(DirectStep):
         blocks.lower_product(R, H, G, cuts).addr_(self.m, g_mu).addcmul_(phi, 2.0 * g_residual, value=-1.0)
         blocks.lower_outer(G, phi, P, cuts)
         return P, g_R, self.T.solve_transposed(G, W)
-
-
-def _leaf(value: Tensor, *shape: int) -> Tensor:
-    return value.reshape(shape).requires_grad_()
-
-
-def _gradient(leaf: Tensor) -> Tensor:
-    """Of a leaf, flat; zero where the loss does not depend on it."""
-    return torch.zeros_like(leaf).view(-1) if leaf.grad is None else leaf.grad.reshape(-1)
 
 
 def _norm2(x: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from duogp.fused import table as fused
 from duogp.fused.direct import DirectStep
 from duogp.kernels.deep_kernel import Deep
 from duogp.likelihoods.base import Likelihood
+from duogp.models.direct import backward
 from duogp.models.mixing import LinearMixing
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import log_prior
@@ -136,13 +137,17 @@ class Model(nn.Module):
             loss = self.loss(batch)
             loss.sum().backward()
             return loss.detach()
-        x = batch.x.unsqueeze(-3)
-        f, penalties = direct.forward(x, self.numerics)
-        regulariser = self.regulariser(self.basis, penalties, x.shape[-2])
-        loss = self._per_datum(batch, self._sum_of_data(batch, self.complete(f, x)), regulariser)
-        loss.backward()
-        direct.backward()
-        return loss.detach()
+        return backward(self, batch, direct)
+
+    def loss_of(self, batch: Batch, f: Moments, penalties: Penalties) -> Tensor:
+        """The loss [R] from moments that are complete, and penalties."""
+        regulariser = self.regulariser(self.basis, penalties, batch.x.shape[-2])
+        return self._per_datum(batch, self._sum_of_data(batch, f), regulariser)
+
+    @property
+    def has_priors(self) -> bool:
+        """Whether a hyperparameter has a prior."""
+        return self._has_priors
 
     def _per_datum(self, batch: Batch, data: Tensor, regulariser: Tensor) -> Tensor:
         if self._has_priors:
