@@ -4,7 +4,7 @@ Symbols as in `projections`, with the unit kernel and its variance s. Where only
 read, with gradient g, and there are rows enough, three products of M²n, half of two of them skipped:
 
     A = φφᵀ    Y = A R    Σt = ⟨R, Y⟩ − tr A                       A is symmetric, so S A = R Yᵀ
-    gR = 2g tril Y        P = tril(m gmᵀ + 2g (R Yᵀ − A))          gk = [2g L⁻ᵀ(S − I), L⁻ᵀm] [φ; gμᵀ]
+    gR = 2g tril Y        P = tril(m gmᵀ + 2g (R Yᵀ − A))          gk = 2g (L⁻ᵀ(S − I)) φ + (L⁻ᵀm) gμᵀ
 
 else six, half of each skipped (`projections.Parts`). The KL of q is differentiated here too.
 """
@@ -50,12 +50,10 @@ class DirectCoupled(DirectStep):
         M, n = self.kernel.M, self.kernel.n
         self.cuts = blocks.cuts_of(M)
         self.sums = reads == "sum" and n >= MANY_ROWS * M
-        self.features = x.new_empty(M + 1, n)  # φ, and below it gμ in the backward pass
-        self.phi = self.features[:M]
+        self.phi = x.new_empty(M, n)
         self.root = x.new_empty(M, M)
         self.squares = [x.new_empty(M, M) for _ in range(4)]
         self.rows = [x.new_empty(M, n) for _ in range(1 if self.sums else 2)]
-        self.left = x.new_empty(M, M + 1)  # 2g L⁻ᵀ(S − I), and beside it L⁻ᵀm
         q = basis.q
         assert isinstance(q, CholeskyQ)
         self.z, self.m, self.raw_root = (p.detach()[0, 0] for p in (basis.inducing, q.mean, q.raw_root))
@@ -91,11 +89,11 @@ class DirectCoupled(DirectStep):
     def backward(self, f: Moments, penalties: Penalties) -> None:
         s, n, phi, m, R = self.s, self.kernel.n, self.phi, self.m, self.root
         g_f, g_kl = f.mean.reshape(-1), penalties.kl[0]
-        g_mu = torch.mul(g_f, s**0.5, out=self.features[-1])
+        g_mu = g_f * s**0.5
         g_m = torch.mv(phi, g_mu)
         if isinstance(f, VarianceSum):
             g_total = f.total[0, 0]
-            P, g_R, g_k = self._from_sums(2.0 * s * float(g_total), g_m)
+            P, g_R, g_k = self._from_sums(2.0 * s * float(g_total), g_mu, g_m)
             g_s = g_total * (n + self.change)
         else:
             assert isinstance(f, Marginals)
@@ -107,7 +105,7 @@ class DirectCoupled(DirectStep):
         g_K = self.T.gradient_of_gram(P.tril_(), self.squares[3]).neg_()
         g_z, g_lengthscale = self.kernel.backward(g_K, g_k)
         # The KL: gR += gKL (R − diag(R)⁻¹), gm += gKL m.
-        g_R = torch.add(g_R, R * g_kl).tril_()
+        g_R = torch.addcmul(g_R, R, g_kl).tril_()
         g_R.diagonal().sub_(g_kl / R.diagonal())
         basis = self.basis
         add_gradient(self.q.raw_root, g_R)
@@ -115,15 +113,13 @@ class DirectCoupled(DirectStep):
         add_gradient(basis.inducing, g_z)
         self.kernel.add_gradients(g_lengthscale, g_s)
 
-    def _from_sums(self, twice: float, g_m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _from_sums(self, twice: float, g_mu: Tensor, g_m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """P, gR and gk for a gradient 2g of the sum of t."""
         (A, Y, D, B), R, m, cuts = self.squares, self.root, self.m, self.cuts
         blocks.gram_of_lower(R, D, cuts).diagonal().sub_(1.0)
         self.T.solve_transposed(D.mul_(twice), B)
-        left = self.left
-        left[:, :-1] = B
-        left[:, -1:] = self.T.solve_transposed(m.unsqueeze(-1).clone(), torch.empty_like(m.unsqueeze(-1)))
-        g_k = torch.mm(left, self.features, out=self.rows[0])
+        a = self.T.solve_transposed(m.unsqueeze(-1).clone(), m.new_empty(len(m), 1))
+        g_k = torch.mm(B, self.phi, out=self.rows[0]).addr_(a.squeeze(-1), g_mu)
         P = A.mul_(-twice).addr_(m, g_m)
         blocks.add_lower_product(P, R, Y.mT, cuts, twice)
         return P, Y.mul_(twice), g_k

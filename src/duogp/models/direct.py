@@ -45,7 +45,6 @@ def _is_plain(model: Model) -> bool:
         type(model.likelihood) is GaussianLikelihood
         and type(model.mean) in (ConstantMean, Zero)
         and model.objective is elbo
-        and not model.has_priors
     )
 
 
@@ -69,6 +68,10 @@ def _plain(model: Model, batch: Batch, step: DirectStep, f: VarianceSum, penalti
     g_mean = error.mul_(-1.0 / (n * s2))
     g_total = (0.5 / (n * s2)).view(1, 1).to(f.total.dtype)
     step.backward(VarianceSum(g_mean, g_total), Penalties(weight.to(penalties.kl.dtype)))
+    for parameter in model.with_priors:
+        value = parameter()
+        loss = loss - parameter.prior(value).sum() / model.num_data  # type: ignore[misc]
+        add_to_positive(parameter, -parameter.prior.slope(value) / model.num_data)  # type: ignore[union-attr]
     add_to_positive(noise, 0.5 * (1.0 - spread) / s2)  # type: ignore[arg-type]
     if isinstance(mean, ConstantMean):
         add_gradient(mean.constant, g_mean.sum())

@@ -22,7 +22,7 @@ from duogp.likelihoods.base import Likelihood
 from duogp.models.direct import backward
 from duogp.models.mixing import LinearMixing
 from duogp.numerics.factorisation import Numerics
-from duogp.numerics.parameters import log_prior
+from duogp.numerics.parameters import Positive, log_prior
 from duogp.objectives import DataTerm, Objective, as_objective
 
 F = TypeVar("F", Marginals, TotalMarginals, Marginals | TotalMarginals, Moments)
@@ -83,6 +83,8 @@ class Model(nn.Module):
         # Networks that keep running moments of the data look at every batch before it is used.
         self._observers = [part for part in self.modules() if isinstance(part, Deep) and part.observes]
         self._has_priors = any(getattr(m, "prior", None) is not None for m in self.modules())
+        #: hyperparameters that have a prior, see `prior`
+        self.with_priors = [m for m in self.modules() if isinstance(m, Positive) and m.prior is not None]
 
     @property
     def replicates(self) -> int:
@@ -143,11 +145,6 @@ class Model(nn.Module):
         """The loss [R] from moments that are complete, and penalties."""
         regulariser = self.regulariser(self.basis, penalties, batch.x.shape[-2])
         return self._per_datum(batch, self._sum_of_data(batch, f), regulariser)
-
-    @property
-    def has_priors(self) -> bool:
-        """Whether a hyperparameter has a prior."""
-        return self._has_priors
 
     def _per_datum(self, batch: Batch, data: Tensor, regulariser: Tensor) -> Tensor:
         if self._has_priors:
