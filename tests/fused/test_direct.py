@@ -176,3 +176,9 @@ def test_what_has_no_direct_step() -> None:
 
 def test_every_entry_is_tested() -> None:
     assert {type(case(name)[0].basis) for name in BUILDERS} == set(table.DIRECT)
+
+
+def test_a_model_of_another_class_has_its_own_formulas() -> None:
+    model, batch = case()
+    model.__class__ = type("Mine", (Model,), {})
+    assert model.direct(batch) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -35,6 +36,11 @@ class Problem(ABC):
     group = Group()  # the processes that take the steps together
     generators: Sequence[torch.Generator] = ()  # what `start_epoch` and `select` draw from
 
+    @property
+    def has_direct_step(self) -> bool:
+        """Whether steps are written by hand without a tape: compiling them would gain little."""
+        return False
+
     def start_epoch(self) -> None:
         """Prepare the row order of the next epoch."""
 
@@ -62,8 +68,6 @@ class Stochastic(Problem):
         self.group = Group() if group is None else group
         self.can_capture = self.group.world == 1  # sums over processes are no part of a graph
         self.compiled: Callable[[], Tensor] | None = None
-        self._direct: DirectStep | None = None
-        self._looked = False
         self.steps_per_epoch, self.rows_at_once = feed.steps, feed.batch_size
         self.generators = feed.generators
 
@@ -80,10 +84,16 @@ class Stochastic(Problem):
     def backward(self) -> Tensor:
         if self.compiled is not None:
             return self._of_all(self.compiled())
-        batch = self.feed.batch(self.feed.tensors)
-        if not self._looked:  # at the first batch: all have its shape
-            self._direct, self._looked = self.model.direct(batch), True
-        return self._of_all(self.model.backward(batch, self._direct))
+        return self._of_all(self.model.backward(self.feed.batch(self.feed.tensors), self.direct))
+
+    @cached_property
+    def direct(self) -> DirectStep | None:
+        """The step without a tape, where there is one; all batches have the shape of the first."""
+        return self.model.direct(self.feed.batch(self.feed.tensors))
+
+    @property
+    def has_direct_step(self) -> bool:
+        return self.direct is not None
 
     @torch.no_grad()
     def _of_all(self, loss: Tensor) -> Tensor:
