@@ -169,8 +169,11 @@ def race(given: argparse.Namespace) -> list[dict[str, Any]]:
                 return
             store.add(rows)
             for row in rows:
-                ratio = f"{row['ratio_is']} {row['ratio']:.2f}"
-                say(f"  {row['ms']:.3g} ms; {row['peer']} {row['peer_ms']:.3g} ms; {ratio}")
+                ratio = "none" if row["ratio"] is None else f"{row['ratio']:.2f}"
+                ours, peer = (
+                    "not reached" if ms is None else f"{ms:.3g} ms" for ms in (row["ms"], row["peer_ms"])
+                )
+                say(f"  {ours}; {row['peer']} {peer}; {row['ratio_is']} {ratio}")
         done.extend(row for row in store.rows if (row["what"], row["M"], row["dtype"]) == (what, M, dtype))
 
     planned = _courses(parts, options, by_precision=given.within is not None)
@@ -199,19 +202,17 @@ def _courses(parts: Sequence[str], options: Any, *, by_precision: bool) -> list[
 
 
 def _quality(given: argparse.Namespace, device: str, begun: float, take: Any) -> None:
-    """Sets share what is left of the time: each gpytorch run gets its part, ours needs little."""
-    from closed_form_race import INDUCING
+    """Sets share what is left of the time; a peer whose full run does not fit into it does not take part."""
     from racing import quality
 
     names = given.data.split(",")
     families = [family for family in quality.FAMILIES if family.split()[0] in given.models.split(",")]
-    files = [*sorted(RESULTS.glob("race_*.json"), reverse=True), RESULTS / "closed_form_race.json"]
     for i, name in enumerate(names):
         left = given.time_limit - (time.perf_counter() - begun)
         share = 0.8 * left / (len(names) - i)
         take(
-            f"time to quality, {name}", INDUCING[name], "float64",
-            lambda name=name, share=share: quality.run(name, device, share, files, given.epochs, families),
+            f"time to quality, {name}", quality.INDUCING[name], "float64",
+            lambda name=name, share=share: quality.run(name, device, share, given.epochs, families),
         )  # fmt: skip
 
 
