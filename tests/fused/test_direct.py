@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from duogp.bases import Coupled
+from duogp.bases import Conditional, Coupled
 from duogp.fused import table
 from duogp.fused.direct import DirectStep
 from duogp.kernels import RBF, Linear, Matern12, Matern52, Scale
@@ -37,7 +37,13 @@ def coupled(kernel: str, draw, points: int = POINTS, q=CholeskyQ):
     return Coupled(made, draw(1, 1, points, DIMS), q(points, (1, 1)))
 
 
-BUILDERS = {"coupled": coupled}
+def conditional(kernel: str, draw, points: int = POINTS):
+    made, own = batched(KERNELS[kernel](), (1, 1)), batched(Scale(Matern52(DIMS)), (1, 1))
+    q = CholeskyQ(points, (1, 1))
+    return Conditional(made, own, draw(1, 1, points, DIMS), q, omega="rows", mean_jitter=1e-2)
+
+
+BUILDERS = {"coupled": coupled, "conditional": conditional}
 
 
 def case(
@@ -48,6 +54,7 @@ def case(
     likelihood="gaussian",
     points=POINTS,
     mean="linear",
+    beta2=0.3,
 ):
     """A model with random parameters, and a batch."""
     draw = normal(0)
@@ -60,6 +67,7 @@ def case(
         numerics=Numerics(1, 1e-3),
         num_data=100,
         beta1=0.7,
+        beta2=beta2 if name == "conditional" else 0.0,
     ).double()
     with torch.no_grad():
         for p in model.parameters():
@@ -182,3 +190,8 @@ def test_a_model_of_another_class_has_its_own_formulas() -> None:
     model, batch = case()
     model.__class__ = type("Mine", (Model,), {})
     assert model.direct(batch) is None
+
+
+@pytest.mark.parametrize("rows", [6, 40])
+def test_decoupled_conditionals_without_omega(rows: int) -> None:
+    assert_same(*case("conditional", rows=rows, beta2=0.0))

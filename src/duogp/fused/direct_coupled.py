@@ -16,7 +16,7 @@ from torch import Tensor
 
 from duogp.bases.coupled import Coupled
 from duogp.bases.marginals import Marginals, Moments, Penalties, Reads, VarianceSum
-from duogp.fused.direct import DirectKernel, DirectStep, add_gradient, factorised
+from duogp.fused.direct import DirectKernel, DirectStep, add_gradient, factorised, norms, squared_norm
 from duogp.kernels.stationary import profile_of, stationary_part
 from duogp.numerics import blocks
 from duogp.numerics.factorisation import Numerics
@@ -69,7 +69,7 @@ class DirectCoupled(DirectStep):
         s = self.s = kernel.variance()
         self.mu = torch.mv(phi.mT, m)
         mean = (s**0.5 * self.mu).view(1, 1, n)
-        kl = 0.5 * (_norm2(R) + _norm2(m) - R.diagonal().square().log_().sum() - len(m))
+        kl = 0.5 * (squared_norm(R) + squared_norm(m) - R.diagonal().square().log_().sum() - len(m))
         f: Moments
         if self.sums:
             A, Y, *_ = self.squares
@@ -80,7 +80,7 @@ class DirectCoupled(DirectStep):
         else:
             W, free = self.rows
             blocks.upper_product(R, phi, W, cuts)
-            self.unit_residual, self.unit_explained = 1.0 - _norms(phi, free), _norms(W, free)
+            self.unit_residual, self.unit_explained = 1.0 - norms(phi, free), norms(W, free)
             parts = (s * part for part in (self.unit_residual, self.unit_explained))
             f = Marginals(mean, *(part.view(1, 1, n) for part in parts))
         return f, Penalties(kl.view(1))
@@ -135,12 +135,3 @@ class DirectCoupled(DirectStep):
         blocks.lower_product(R, H, G, cuts).addr_(self.m, g_mu).addcmul_(phi, 2.0 * g_residual, value=-1.0)
         blocks.lower_outer(G, phi, P, cuts)
         return P, g_R, self.T.solve_transposed(G, W)
-
-
-def _norm2(x: Tensor) -> Tensor:
-    return torch.dot(x.view(-1), x.view(-1))
-
-
-def _norms(A: Tensor, memory: Tensor) -> Tensor:
-    """Squared norms of the columns; `torch.linalg.vector_norm` takes ten times as long over columns."""
-    return torch.mul(A, A, out=memory).sum(0)

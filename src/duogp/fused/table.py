@@ -13,7 +13,7 @@ from torch import Tensor
 
 from duogp.bases import Basis, Conditional, Coupled, Hybrid, TwoBlock
 from duogp.bases.marginals import Moments, Penalties, Reads
-from duogp.fused import conditional, coupled, direct_coupled, hybrid, two_block
+from duogp.fused import conditional, coupled, direct_conditional, direct_coupled, hybrid, two_block
 from duogp.fused.direct import DirectStep
 from duogp.fused.step import Step
 from duogp.numerics.factorisation import Numerics
@@ -37,7 +37,10 @@ FUSED: dict[type[Basis], Finder] = {
 DirectFinder = Callable[[Any, Tensor, Reads, bool], DirectStep | None]
 
 #: Steps of one model on a CPU that need no tape.
-DIRECT: dict[type[Basis], DirectFinder] = {Coupled: direct_coupled.find}
+DIRECT: dict[type[Basis], DirectFinder] = {
+    Coupled: direct_coupled.find,
+    Conditional: direct_conditional.find,
+}
 
 
 def find_direct(basis: Basis, x: Tensor, *, reads: Reads, with_omega: bool = False) -> DirectStep | None:

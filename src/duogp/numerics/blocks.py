@@ -29,6 +29,7 @@ class LowerTriangle:
 
     def __init__(self, L: Tensor, dtype: torch.dtype, cuts: Cuts) -> None:
         self.L, self.cuts = L.to(dtype), cuts
+        self.half_log_det = L.diagonal().log().sum()  # in the precision of L
         eye = torch.eye(max(end - begin for begin, end in cuts), dtype=L.dtype)
         self.inverses = [
             solve_triangular(L[i:j, i:j], eye[: j - i, : j - i], upper=False).to(dtype) for i, j in cuts
