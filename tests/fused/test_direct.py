@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from duogp.bases import Conditional, Coupled
+from duogp.bases import Conditional, Coupled, TwoBlock
 from duogp.fused import table
 from duogp.fused.direct import DirectStep
 from duogp.kernels import RBF, Linear, Matern12, Matern52, Scale
@@ -43,7 +43,13 @@ def conditional(kernel: str, draw, points: int = POINTS):
     return Conditional(made, own, draw(1, 1, points, DIMS), q, omega="rows", mean_jitter=1e-2)
 
 
-BUILDERS = {"coupled": coupled, "conditional": conditional}
+def orthogonal(kernel: str, draw, points: int = POINTS):
+    made, others = batched(KERNELS[kernel](), (1, 1)), points // 2 + 1
+    q = CholeskyQ(points, (1, 1), mean_size=points + others)
+    return TwoBlock(made, draw(1, 1, points, DIMS), draw(1, 1, others, DIMS), q, mean_only=True)
+
+
+BUILDERS = {"coupled": coupled, "conditional": conditional, "orthogonal": orthogonal}
 
 
 def case(

@@ -40,6 +40,7 @@ DirectFinder = Callable[[Any, Tensor, Reads, bool], DirectStep | None]
 DIRECT: dict[type[Basis], DirectFinder] = {
     Coupled: direct_coupled.find,
     Conditional: direct_conditional.find,
+    TwoBlock: direct_coupled.find_orthogonal,
 }
 
 

@@ -35,6 +35,13 @@ class LowerTriangle:
             solve_triangular(L[i:j, i:j], eye[: j - i, : j - i], upper=False).to(dtype) for i, j in cuts
         ]
 
+    def leading(self, count: int) -> LowerTriangle:
+        """The triangle of the first so many blocks; nothing is copied, its determinant is not known."""
+        out = object.__new__(LowerTriangle)
+        M = self.cuts[count - 1][1]
+        out.L, out.cuts, out.inverses = self.L[:M, :M], self.cuts[:count], self.inverses[:count]
+        return out
+
     def solve(self, B: Tensor, out: Tensor) -> Tensor:
         """L⁻¹B; B is overwritten, and ``out`` other memory."""
         for (i, j), inverse in zip(self.cuts, self.inverses, strict=True):
