@@ -8,6 +8,7 @@ and everybody may use all CPU threads.
     python benchmarks/race.py --quick --device cpu --json      a minute: rows as JSON on stdout
     python benchmarks/race.py --device cuda --parts steps,variants,prediction,closed-form
     python benchmarks/race.py --device cuda --parts quality
+    python benchmarks/race.py --device cuda --within 240      steps of four methods and predictions, all sizes
     python benchmarks/race.py --peer-python gpflow=/path/to/python --peer-python gpjax=/path/to/python
     python benchmarks/race.py --figure | --table                from the stored results
 
@@ -26,12 +27,17 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PARTS = ("steps", "variants", "prediction", "closed-form", "quality")
+PARTS = ("steps", "variants", "field", "prediction", "closed-form", "quality")
+#: What is raced without ``--parts``: the field has the steps and the second blocks of the variants again.
+USUAL = ("steps", "variants", "prediction", "closed-form", "quality")
+#: Seconds of `--within` that are left for the end of the last course.
+RESERVE = 12.0
 QUICK_SIZES = (200, 800)
 
 
@@ -40,7 +46,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", help="cpu or cuda; CUDA where there is one")
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)}; in this order")
+    parser.add_argument("--parts", help=f"of {', '.join(PARTS)}; in this order")
+    parser.add_argument(
+        "--within",
+        type=float,
+        metavar="SECONDS",
+        help="field and prediction in this time: courses share it, float32 first; known ones run again",
+    )
     parser.add_argument(
         "--quick", action="store_true", help="svgp step, M = 200 and 800, float32; not stored"
     )
@@ -65,7 +77,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--figure", action="store_true", help="draw docs/images/race.png and end")
     parser.add_argument("--table", action="store_true", help="print the markdown table and end")
     options = parser.parse_args(arguments)
-    options.parts = options.parts.split(",")
+    if options.within is not None:
+        options.time_limit, options.again = options.within, True
+        options.parts = options.parts or "field,prediction"
+    options.parts = options.parts.split(",") if options.parts else list(USUAL)
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"--parts must be of {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
     return options
@@ -96,10 +111,10 @@ def race(given: argparse.Namespace) -> list[dict[str, Any]]:
 
     from duogp.bench.measure import device_name, resolve_device, versions
     from racing.clock import say
-    from racing.courses import Options, courses
+    from racing.courses import Options
     from racing.remote import pythons
     from racing.running import run
-    from racing.store import Store
+    from racing.store import Store, commit_of_tree
 
     begun = time.perf_counter()
     device = resolve_device(given.device)
@@ -121,11 +136,18 @@ def race(given: argparse.Namespace) -> list[dict[str, Any]]:
         warm_up=1 if given.quick else 2,
         rounds=given.rounds or (5 if given.quick else 7),
         seconds=5.0 if given.quick else 12.0 if on_cuda else 60.0,
-        compile_up_to=500 if given.quick else None,  # a compiler for more would take most of the minute
+        compile_up_to=0 if given.within is not None else 500 if given.quick else None,  # it takes long
     )
     parts = ["steps"] if given.quick else given.parts
     path = given.output or (None if given.quick else RESULTS / f"race_{device.split(':')[0]}.json")
-    head = {"device_name": device_name(device), "versions": versions() | _peer_versions()}
+    commit, dirty = commit_of_tree()
+    head = {
+        "device": device_name(device),
+        "device_name": device_name(device),
+        "commit": commit,
+        "dirty": dirty,
+        "versions": versions() | _peer_versions(),
+    }
     store = Store(path, head)
     done: list[dict[str, Any]] = []
 
@@ -147,36 +169,50 @@ def race(given: argparse.Namespace) -> list[dict[str, Any]]:
                 return
             store.add(rows)
             for row in rows:
-                ratio = f"{row['ratio_is']} {row['ratio']:.2f}"
-                say(f"  {row['ms']:.3g} ms; {row['peer']} {row['peer_ms']:.3g} ms; {ratio}")
+                ratio = "none" if row["ratio"] is None else f"{row['ratio']:.2f}"
+                ours, peer = (
+                    "not reached" if ms is None else f"{ms:.3g} ms" for ms in (row["ms"], row["peer_ms"])
+                )
+                say(f"  {ours}; {row['peer']} {peer}; {row['ratio_is']} {ratio}")
         done.extend(row for row in store.rows if (row["what"], row["M"], row["dtype"]) == (what, M, dtype))
 
-    for part in parts:
-        if not in_time():
-            say(f"{part}: the time was up")
-        elif part == "quality":
-            _quality(given, device, begun, take)
-        else:
-            for course in courses(part, options):
-                take(course.what, course.M, course.dtype, lambda course=course: run(course, options))
+    planned = _courses(parts, options, by_precision=given.within is not None)
+    for i, course in enumerate(planned):
+        own = options
+        if given.within is not None:  # half of a course is setting up and warming up
+            left = given.within - RESERVE - (time.perf_counter() - begun)
+            own = replace(options, seconds=min(options.seconds, 0.5 * left / (len(planned) - i)))
+            if left <= 0:
+                say(f"{course.what}, M = {course.M}, {course.dtype}: the time was up")
+                continue
+        take(course.what, course.M, course.dtype, lambda course=course, own=own: run(course, own))
+    if "quality" in parts:
+        _quality(given, device, begun, take)
     say(f"{time.perf_counter() - begun:.0f} s")
     return done
 
 
+def _courses(parts: Sequence[str], options: Any, *, by_precision: bool) -> list[Any]:
+    """The courses of all parts but quality; of one precision after the other where that is asked for."""
+    from racing import courses, predictions
+
+    known = courses.PARTS | predictions.PARTS
+    each = [replace(options, dtypes=(dtype,)) for dtype in options.dtypes] if by_precision else [options]
+    return [course for own in each for part in parts if part in known for course in known[part](own)]
+
+
 def _quality(given: argparse.Namespace, device: str, begun: float, take: Any) -> None:
-    """Sets share what is left of the time: each gpytorch run gets its part, ours needs little."""
-    from closed_form_race import INDUCING
+    """Sets share what is left of the time; a peer whose full run does not fit into it does not take part."""
     from racing import quality
 
     names = given.data.split(",")
     families = [family for family in quality.FAMILIES if family.split()[0] in given.models.split(",")]
-    files = [*sorted(RESULTS.glob("race_*.json"), reverse=True), RESULTS / "closed_form_race.json"]
     for i, name in enumerate(names):
         left = given.time_limit - (time.perf_counter() - begun)
         share = 0.8 * left / (len(names) - i)
         take(
-            f"time to quality, {name}", INDUCING[name], "float64",
-            lambda name=name, share=share: quality.run(name, device, share, files, given.epochs, families),
+            f"time to quality, {name}", quality.INDUCING[name], "float64",
+            lambda name=name, share=share: quality.run(name, device, share, given.epochs, families),
         )  # fmt: skip
 
 

@@ -100,10 +100,15 @@ class Timing:
     @property
     def spread(self) -> float:
         """Half the interquartile range, relative to the median."""
-        if len(self.seconds) < 2:
-            return 0.0
-        low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
+        low, high = self.quartiles
         return 0.5 * (high - low) / self.median
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        if len(self.seconds) < 2:
+            return self.seconds[0], self.seconds[0]
+        low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
+        return low, high
 
 
 def interleave(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from dataclasses import field as field_of
 from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
-from duogp.data.benchmark import available, load
 from racing import ours, roofline
 from racing.clock import Contestant
 from racing.problem import Problem
@@ -36,7 +35,7 @@ class Options:
     dims: int = 8
     sizes: tuple[int, ...] = (200, 500, 1000, 2000)
     dtypes: tuple[str, ...] = ("float32", "float64")
-    peer_pythons: dict[str, str] = field(default_factory=dict)
+    peer_pythons: dict[str, str] = field_of(default_factory=dict)
     rows: int = 1_000_000  # of a prediction
     data_rows: int | None = None  # of the closed form; None: all
     steps: int | None = None  # of a block
@@ -61,12 +60,7 @@ class Course:
     flops: float  # of one unit of work
     product: tuple[int, int, int]  # the shape of the matrix product whose rate is the roof
     facts: dict[str, Any]
-    costs: bool = False  # the ratio is ms / peer_ms: what ours costs in units of the peer
     once: bool = False  # a unit of work takes long: no second warm-up, fewer rounds
-
-
-def courses(part: str, options: Options) -> list[Course]:
-    return PARTS[part](options)
 
 
 # -- training steps ----------------------------------------------------------------------------------------
@@ -91,6 +85,17 @@ def problem_of(options: Options, m: int, dtype: str, flops: float, **more: Any) 
     )
 
 
+def backend_of(options: Options, m: int) -> str:
+    """That of a fit by default, unless its compiler would take longer than the race."""
+    small = options.on_cuda or options.compile_up_to is None or m <= options.compile_up_to
+    return "auto" if small else "eager"
+
+
+def fit_of(options: Options, problem: Problem, method: str, **settings: Any) -> Maker:
+    """Steps of ours."""
+    return partial(ours.Fit, problem, method, backend=backend_of(options, problem.inducing), **settings)
+
+
 def facts_of(problem: Problem, **more: Any) -> dict[str, Any]:
     out = {"batch": problem.batch, "dims": problem.dims, "steps_per_round": problem.steps}
     return out | ({"extra": problem.extra} if problem.extra else {}) | more
@@ -106,15 +111,22 @@ def gpytorch_training(problem: Problem, *args: Any, **settings: Any) -> Maker:
 
 
 def gpytorch_peers(problem: Problem, name: str | None = None, **settings: Any) -> dict[str, Maker]:
-    """Both of its strategies; `name`: what is raced stands on the standard one, and is called so."""
+    """Both of its strategies, in float32 with both precisions of its factorisation.
+
+    ``name``: what is raced stands on the standard strategy, and is called so.
+    """
     if not importlib.util.find_spec("gpytorch"):
         return {}
-    standard = gpytorch_training(problem, "standard", **settings)
+    strategies = {"VariationalStrategy": "standard", "LargeBatchVariationalStrategy": "large-batch"}
     if name is not None:
-        return {f"gpytorch {name}": standard}
+        strategies = {name: "standard"}
+    linalgs = ("float64", "float32") if problem.dtype == "float32" else ("float64",)
     return {
-        "gpytorch VariationalStrategy": standard,
-        "gpytorch LargeBatchVariationalStrategy": gpytorch_training(problem, "large-batch", **settings),
+        f"gpytorch {label}" + (", float32 linalg" if linalg == "float32" else ""): gpytorch_training(
+            problem, strategy, linalg=linalg, **settings
+        )
+        for label, strategy in strategies.items()
+        for linalg in linalgs
     }
 
 
@@ -125,17 +137,13 @@ def steps(options: Options) -> list[Course]:
             flops = roofline.coupled(m, options.batch, options.dims)
             problem = problem_of(options, m, dtype, flops)
             peers = gpytorch_peers(problem)
-            if peers and dtype == "float32":
-                name = "gpytorch VariationalStrategy, float32 linalg"
-                peers[name] = gpytorch_training(problem, "standard", linalg="float32")
             if not options.on_cuda:
                 for library, python in options.peer_pythons.items():
                     peers[library] = partial(Remote, library, python, problem)
-            small = options.on_cuda or options.compile_up_to is None or m <= options.compile_up_to
-            backend = "auto" if small else "eager"
+            backend = backend_of(options, m)
             out.append(
                 Course(
-                    "steps", "svgp step", m, dtype, partial(ours.Fit, problem, "svgp", backend=backend),
+                    "steps", "svgp step", m, dtype, fit_of(options, problem, "svgp"),
                     peers, flops, (m, m, options.batch), facts_of(problem, backend=backend),
                 )
             )  # fmt: skip
@@ -159,6 +167,16 @@ def variants(options: Options) -> list[Course]:
     return out + _many_means(options, dtype)
 
 
+def field(options: Options) -> list[Course]:
+    """Steps of the four methods at every size and precision: what `--within` races, besides predictions."""
+    out: list[Course] = []
+    for dtype in options.dtypes:
+        for m in options.sizes:
+            one = replace(options, sizes=(m,), dtypes=(dtype,))
+            out += steps(one) + _second_block(one, m, dtype) + _conditional(one, m, dtype)[:1]
+    return out
+
+
 def _conditional(options: Options, m: int, dtype: str) -> list[Course]:
     """Decoupled conditionals beside our own coupled step, with Ω over rows and without Ω."""
     out = []
@@ -170,9 +188,9 @@ def _conditional(options: Options, m: int, dtype: str) -> list[Course]:
         problem = problem_of(options, m, dtype, flops)
         out.append(
             Course(
-                "variants", what, m, dtype, partial(ours.Fit, problem, "dcsvgp", **settings),
-                {"duogp svgp": partial(ours.Fit, problem, "svgp")}, flops, (m, m, options.batch),
-                facts_of(problem), costs=True,
+                "variants", what, m, dtype, fit_of(options, problem, "dcsvgp", **settings),
+                {"duogp svgp": fit_of(options, problem, "svgp")}, flops, (m, m, options.batch),
+                facts_of(problem),
             )
         )  # fmt: skip
     return out
@@ -184,9 +202,10 @@ def _second_block(options: Options, m: int, dtype: str) -> list[Course]:
         flops = roofline.two_block(m, m, options.batch, options.dims, full=method == "solvegp")
         problem = problem_of(options, m, dtype, flops, extra=m)
         peers = gpytorch_peers(problem, "OrthogonallyDecoupledVariationalStrategy")
+        peers["duogp svgp"] = fit_of(options, problem_of(options, m, dtype, flops), "svgp")
         out.append(
             Course(
-                "variants", f"{method} step", m, dtype, partial(ours.Fit, problem, method), peers, flops,
+                "variants", f"{method} step", m, dtype, fit_of(options, problem, method), peers, flops,
                 (m, m, options.batch), facts_of(problem),
             )
         )  # fmt: skip
@@ -199,7 +218,7 @@ def _predictive(options: Options, m: int, dtype: str) -> Course:
     theirs = gpytorch_peers(problem, objective="predictive")
     peers = {f"{name}, PredictiveLogLikelihood": maker for name, maker in theirs.items()}
     return Course(
-        "variants", "ppgpr step", m, dtype, partial(ours.Fit, problem, "ppgpr"), peers, flops,
+        "variants", "ppgpr step", m, dtype, fit_of(options, problem, "ppgpr"), peers, flops,
         (m, m, options.batch), facts_of(problem),
     )  # fmt: skip
 
@@ -213,7 +232,7 @@ def _classes(options: Options, m: int, dtype: str) -> list[Course]:
         out.append(
             Course(
                 "variants", f"svgp step, {CLASSES} classes, {likelihood}", m, dtype,
-                partial(ours.Fit, problem, "svgp", likelihood=likelihood), peers, flops,
+                fit_of(options, problem, "svgp", likelihood=likelihood), peers, flops,
                 (m, m, options.batch), facts_of(problem, classes=CLASSES),
             )
         )  # fmt: skip
@@ -225,9 +244,9 @@ def _replicates(options: Options, m: int, dtype: str, count: int = 10) -> Course
     problem = problem_of(options, m, dtype, count * flops)
     return Course(
         "variants", f"svgp step, {count} replicates", m, dtype,
-        partial(ours.Fit, problem, "svgp", replicates=count),
-        {"duogp svgp, one replicate": partial(ours.Fit, problem, "svgp")}, count * flops,
-        (m, m, options.batch), facts_of(problem, replicates=count), costs=True,
+        fit_of(options, problem, "svgp", replicates=count),
+        {"duogp svgp, one replicate": fit_of(options, problem, "svgp")}, count * flops,
+        (m, m, options.batch), facts_of(problem, replicates=count),
     )  # fmt: skip
 
 
@@ -247,125 +266,12 @@ def _many_means(options: Options, dtype: str) -> list[Course]:
         out.append(
             Course(
                 "variants", what, beta, dtype,
-                partial(ours.Fit, mine, own, solver=solver, mean_columns=columns),
-                {f"duogp {peer}, M = {coupled}": partial(ours.Fit, other, peer, solver=solver)}, flops,
-                (beta, beta, options.batch), facts_of(mine), costs=True,
+                fit_of(options, mine, own, solver=solver, mean_columns=columns),
+                {f"duogp {peer}, M = {coupled}": fit_of(options, other, peer, solver=solver)}, flops,
+                (beta, beta, options.batch), facts_of(mine),
             )
         )  # fmt: skip
     return out
 
 
-# -- prediction --------------------------------------------------------------------------------------------
-
-
-class Products(ours.Call):
-    """The two matrix products of a mean, x·Z and k·a, in chunks: arrays in, an array out."""
-
-    def __init__(self, problem: Problem, X: np.ndarray, chunk: int = 16384) -> None:
-        kind, device = getattr(torch, problem.dtype), problem.device
-        Z = torch.as_tensor(problem.points()[0], dtype=kind, device=device).mT.contiguous()
-        a = torch.ones(problem.inducing, 1, dtype=kind, device=device)
-        buffer = torch.empty(min(chunk, len(X)), problem.inducing, dtype=kind, device=device)
-        out = torch.empty(len(X), 1, dtype=kind, device=device)
-
-        def products() -> np.ndarray:
-            x = torch.as_tensor(X, dtype=kind, device=device)
-            for i in range(0, len(X), chunk):
-                part = x[i : i + chunk]
-                k = torch.mm(part, Z, out=buffer[: len(part)])
-                torch.mm(k, a, out=out[i : i + chunk])
-            return out.cpu().numpy()
-
-        super().__init__(device, products)
-
-
-def prediction(options: Options) -> list[Course]:
-    m = max((size for size in options.sizes if size <= 1000), default=min(options.sizes))
-    X = np.random.default_rng(1).standard_normal((options.rows, options.dims))
-    out = []
-    for dtype in reversed(options.dtypes):  # float64 first: it is the default
-        problem = problem_of(options, m, dtype, 0.0)
-        facts = {"rows": options.rows, "dims": options.dims}
-        shape = (m, m, 8192)
-
-        def predicting(problem: Problem = problem) -> Contestant:
-            gp = ours.fitted(problem)
-            return ours.Call(problem.device, lambda: gp.predict(X, in_parts=False))
-
-        def mean_only(problem: Problem = problem) -> Contestant:
-            mean = ours.fitted(problem).predict_mean
-            return ours.Call(problem.device, lambda: mean(X))
-
-        out.append(
-            Course(
-                "prediction", "prediction with variance", m, dtype, predicting,
-                gpytorch_predicting(problem, X, variance=True),
-                roofline.prediction(m, options.rows, options.dims), shape, facts, once=True,
-            )
-        )  # fmt: skip
-        peers: dict[str, Maker] = {"matrix products": partial(Products, problem, X)}
-        out.append(
-            Course(
-                "prediction", "prediction of the mean", m, dtype, mean_only,
-                peers | gpytorch_predicting(problem, X, variance=False),
-                roofline.mean_prediction(m, options.rows, options.dims), (8192, options.dims, m), facts,
-                once=True,
-            )
-        )  # fmt: skip
-    return out
-
-
-def gpytorch_predicting(problem: Problem, X: np.ndarray, *, variance: bool) -> dict[str, Maker]:
-    def maker(strategy: str) -> Maker:
-        def make() -> Contestant:
-            from racing.peers_gpytorch import Predicting
-
-            return Predicting(problem, strategy, X, variance=variance)
-
-        return make
-
-    if not importlib.util.find_spec("gpytorch"):
-        return {}
-    return {
-        "gpytorch VariationalStrategy": maker("standard"),
-        "gpytorch LargeBatchVariationalStrategy": maker("large-batch"),
-    }
-
-
-# -- the closed form ---------------------------------------------------------------------------------------
-
-
-def closed_form(options: Options) -> list[Course]:
-    """The optimal q(u) of houseelectric (or of as many random rows, where there are no data)."""
-    m = max((size for size in options.sizes if size <= 1000), default=min(options.sizes))
-    if "regression/houseelectric" in available():
-        data = load("regression/houseelectric")
-        name, X, y = "houseelectric", data.X, data.y
-    else:
-        rng = np.random.default_rng(0)
-        name, X = "random rows", rng.standard_normal((options.data_rows or 2_049_258, 11))
-        y = np.sin(X.sum(1))
-    X, y = X[: options.data_rows].astype(np.float64), y[: options.data_rows].astype(np.float64)
-    out = []
-    for dtype in reversed(options.dtypes):
-        problem = Problem(m, dtype, options.device, threads=options.threads)
-
-        def solving(problem: Problem = problem) -> Contestant:
-            return ours.Call(problem.device, ours.optimal_q(X, y, problem))
-
-        flops = roofline.optimal_q(m, len(X), X.shape[1])
-        facts = {"data": name, "rows": len(X), "dims": X.shape[1]}
-        out.append(
-            Course(
-                "closed-form", "optimal q(u)", m, dtype, solving, {}, flops, (m, m, 8192), facts, once=True
-            )
-        )
-    return out
-
-
-PARTS: dict[str, Callable[[Options], list[Course]]] = {
-    "steps": steps,
-    "variants": variants,
-    "prediction": prediction,
-    "closed-form": closed_form,
-}
+PARTS: dict[str, Callable[[Options], list[Course]]] = {"steps": steps, "variants": variants, "field": field}

@@ -123,8 +123,17 @@ class Predicting(Contestant):
 
     version = gpytorch.__version__
 
-    def __init__(self, problem: Problem, strategy: str, X: np.ndarray, *, variance: bool = True) -> None:
-        training = Training(problem, strategy)
+    def __init__(
+        self,
+        problem: Problem,
+        strategy: str,
+        X: np.ndarray,
+        *,
+        variance: bool = True,
+        linalg: str = "float64",
+    ) -> None:
+        training = Training(problem, strategy, linalg=linalg)
+        self.precision = training.precision
         training.block()
         self.model, self.likelihood = training.model.eval(), training.likelihood.eval()
         self.device, self.dtype = problem.device, getattr(torch, problem.dtype)
@@ -147,6 +156,7 @@ class Predicting(Contestant):
         x = torch.as_tensor(X, dtype=self.dtype, device=self.device)
         parts: list[list[Tensor]] = []
         with (
+            self.precision(),
             gpytorch.settings.fast_pred_var(),
             gpytorch.settings.skip_posterior_variances(not self.variance),
         ):

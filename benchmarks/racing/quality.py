@@ -1,20 +1,18 @@
-"""Time to quality: our wall-clock until the test NLL of 300 epochs of gpytorch's SVGP is passed.
+"""Time to quality: seconds until a validation NLL is reached, ours and the peers', by one protocol.
 
-gpytorch trains by the protocol of Zhu et al. 2023 (`closed_form_race.train_gpytorch`; float64). Where all of
-its epochs do not fit into the time, some are timed and the rest extrapolated, which the row says; the NLL to
-be passed is then that of a real run of all epochs, taken from a results file, which the row names.
+The target is the validation NLL that gpytorch's SVGP has after all of its epochs, a full run. Everybody is
+timed until its own validation NLL is there (within `TOLERANCE`), with as many inducing points; nobody looks
+at test rows to decide anything, and their NLL is in the row. Peers: `quality_peers`.
 
-Ours is a ladder of recipes, each of them one call of `duogp.fit`: hyperparameters by the collapsed bound of a
-growing sample, then a few steps on all rows. The time is that of the first rung that passes, inducing points
-and final solve included, the median of three; rungs that did not pass are listed beside it, with their times.
+Ours is a ladder of settings of `duogp.fit`, in the order of what they cost: the time is the sum of all rungs
+that were tried, those that failed included. Who does not get there is in the row without a time.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any
 
 import torch
@@ -25,14 +23,14 @@ from duogp.data.benchmark import load
 from duogp.data.splits import Split, dc_protocol
 from duogp.metrics import nll
 from racing.clock import now, say
+from racing.store import commit_of_tree
 
+INDUCING = {"pol": 500, "elevators": 500, "bike": 500, "kin40k": 800, "protein": 800}
 EPOCHS = 300
-#: Epochs that are timed where not all are run.
-SAMPLE_EPOCHS = 2
-#: Share of gpytorch's time after which a ladder is given up, and runs of the rung that passes.
-HOPELESS, REPEATS = 0.25, 3
-#: A rung that takes longer than so many seconds is run once.
-LONG = 30.0
+#: Nats above the target that count as reached.
+TOLERANCE = 0.005
+#: Runs of our ladder; a ladder that takes longer than so many seconds is climbed once.
+REPEATS, LONG = 3, 30.0
 FAMILIES = ("own kernel", "same model")
 
 #: As gpytorch's model: one lengthscale, no output scale, as many inducing points, rows as they are.
@@ -42,137 +40,124 @@ SAME: dict[str, Any] = {
 }  # fmt: skip
 #: The library's own: a lengthscale for each column, an output scale, Matérn 5/2.
 OWN: dict[str, Any] = {"inducing_init": "random"}
+#: Of a rung: rows of the sample, steps on it, steps on all rows. Each is about twice the price of the last.
+RUNGS = ((1000, 150, 1), (2000, 150, 1), (4000, 150, 1), (8000, 150, 1), (8000, 150, 20), (8000, 150, 100))
 
 
-#: Of a rung: share of gpytorch's inducing points, rows of the sample, steps on it, steps on all rows. Each is
-#: about twice the price of the one before, so that all that fail cost no more than the one that passes.
-OWN_RUNGS = (
-    (0.25, 1000, 100, 1), (0.25, 1000, 150, 1), (0.5, 1000, 150, 1), (0.5, 2000, 150, 1),
-    (1.0, 2000, 150, 1), (1.0, 4000, 150, 1), (1.0, 8000, 150, 1), (1.0, 8000, 150, 10),
-)  # fmt: skip
-SAME_RUNGS = ((1.0, 2000, 100, 1), (1.0, 4000, 150, 1), (1.0, 8000, 150, 1), (1.0, 8000, 150, 20))
-#: Then, with gpytorch's model, steps on all rows alone.
-FULL_STEPS = (50, 100, 200)
-
-
-def rungs(num_inducing: int) -> list[tuple[str, dict[str, Any]]]:
+def rungs(family: str, num_inducing: int) -> list[tuple[str, dict[str, Any]]]:
     """Recipes in the order of what they cost: a name and the settings of `duogp.fit`."""
     closed = {"solver": "closed-form", "evaluate_every": 1000, "learning_rate": 0.05}
-    out: list[tuple[str, dict[str, Any]]] = []
-    for family, model, ladder in (("own kernel", OWN, OWN_RUNGS), ("same model", SAME, SAME_RUNGS)):
-        for share, rows, warm, full in ladder:
-            m = int(share * num_inducing)
-            sample = {"warm_start": warm, "warm_start_rows": rows, "epochs": full}
-            name = f"{family}, M = {m}, {warm} steps on {rows} rows, {full} on all"
-            out.append((name, model | closed | {"num_inducing": m} | sample))
-    for full in FULL_STEPS:
-        own = SAME | closed | {"num_inducing": num_inducing, "epochs": full}
-        out.append((f"same model, M = {num_inducing}, {full} steps on all rows", own))
-    return out
+    model = (OWN if family == "own kernel" else SAME) | closed | {"num_inducing": num_inducing}
+    return [
+        (
+            f"{warm} steps on {rows} rows, {full} on all",
+            model | {"warm_start": warm, "warm_start_rows": rows, "epochs": full},
+        )
+        for rows, warm, full in RUNGS
+    ]
 
 
 def run(
-    name: str,
-    device: str,
-    seconds: float,
-    files: list[Path],
-    epochs: int = EPOCHS,
-    families: Sequence[str] = FAMILIES,
+    name: str, device: str, seconds: float, epochs: int = EPOCHS, families: Sequence[str] = FAMILIES
 ) -> list[dict[str, Any]]:
-    """Up to two rows: the first recipe of ours that gets there, and the first with the peer's own model."""
-    from closed_form_race import INDUCING
-
+    """A row for each family of ours and each peer; none where the full run of gpytorch has no time."""
     data = load(name)
-    split, num_inducing = dc_protocol(data.X, data.y, 0), INDUCING[name]
-    peer = theirs(name, split, num_inducing, device, seconds, files, epochs)
-    if peer is None:
+    split, M = dc_protocol(data.X, data.y, 0), INDUCING[name]
+    theirs = peers(split, M, device, epochs, seconds)
+    target = theirs["svgp"]["looks"][-1].validation_nll if "svgp" in theirs else None
+    if target is None:
         return []
-    say(f"  gpytorch {peer['seconds']:.1f} s, NLL {peer['nll']:.3f} ({peer['nll_from']})")
-    ladder = rungs(num_inducing)
-    ours(split, ladder[0][1] | {"warm_start": 2}, device)  # warm up
-    found = []
-    for family in families:
-        tried: list[dict[str, Any]] = []
-        for recipe, settings in ladder:
-            if not recipe.startswith(family):
+    say(f"  target: validation NLL {target:.4f}")
+    fitted(split, rungs(families[0], M)[0][1] | {"warm_start": 2}, device)  # warm up
+    climbed = {family: climb(split, M, device, family, target) for family in families}
+    return [
+        row_of(name, M, device, family, got, kind, peer, target, epochs)
+        for family, got in climbed.items()
+        for kind, peer in theirs.items()
+    ]
+
+
+def peers(split: Split, M: int, device: str, epochs: int, seconds: float) -> dict[str, dict[str, Any]]:
+    """Full runs of gpytorch's contestants that fit into the time: precision and looks of each."""
+    from racing.quality_peers import PEERS, Training, faster_precision
+
+    out: dict[str, dict[str, Any]] = {}
+    begun = now(device)
+    for kind in PEERS:
+
+        def make(dtype: str, kind: str = kind) -> Training:
+            return Training(kind, split, M, epochs, device, dtype)
+
+        try:
+            dtype = faster_precision(make, device)
+            training = make(dtype)
+            once = now(device)
+            training.epoch()
+            guess = epochs * (now(device) - once)
+            if guess > seconds - (now(device) - begun):
+                say(f"  gpytorch {kind}: {epochs} epochs would take {guess:.0f} s")
                 continue
-            if sum(got["seconds"] for got in tried) > HOPELESS * peer["seconds"]:
-                say(f"  {family}: not reached in {HOPELESS:g} of gpytorch's time")
+            looks = list(make(dtype).run(max(1, epochs // 60)))
+        except Exception as error:  # of memory, or a factorisation
+            say(f"  gpytorch {kind} does not take part: {type(error).__name__}: {error}")
+            continue
+        out[kind] = {"dtype": dtype, "looks": looks}
+        last = looks[-1]
+        say(f"  gpytorch {kind}, {dtype}: {last.seconds:.1f} s, validation {last.validation_nll:.4f}")
+    return out
+
+
+def climb(split: Split, M: int, device: str, family: str, target: float) -> dict[str, Any]:
+    """All rungs up to the first whose validation NLL is there, repeated; medians of the sums."""
+    sums: list[float] = []
+    tried: list[dict[str, Any]] = []
+    while len(sums) < REPEATS and not (sums and sums[0] > LONG):
+        tried = []
+        for recipe, settings in rungs(family, M):
+            tried.append({"recipe": recipe, **fitted(split, settings, device)})
+            if tried[-1]["validation_nll"] <= target + TOLERANCE:
                 break
-            got = ours(split, settings, device)
-            tried.append({"recipe": recipe, **got})
-            say(f"  {recipe}: {got['seconds']:.2f} s, NLL {got['nll']:.3f}")
-            if got["nll"] <= peer["nll"]:
-                more = 0 if got["seconds"] > LONG else REPEATS - 1
-                again = [ours(split, settings, device)["seconds"] for _ in range(more)]
-                got["seconds"] = statistics.median([got["seconds"], *again])
-                got["rounds"] = 1 + more
-                found.append(_row(name, num_inducing, device, peer, recipe, got, tried, settings, epochs))
-                break
-    return found
+        sums.append(sum(rung["seconds"] for rung in tried))
+        if tried[-1]["validation_nll"] > target + TOLERANCE:
+            break
+    last = tried[-1]
+    say(f"  {family}: {statistics.median(sums):.2f} s in {len(tried)} rungs, {last['validation_nll']:.4f}")
+    reached = last["validation_nll"] <= target + TOLERANCE
+    return {"sums": sums, "tried": tried, "reached": reached, **last}
 
 
-def _row(
-    name: str, num_inducing: int, device: str, peer: dict[str, Any], recipe: str, got: dict[str, Any],
-    tried: list[dict[str, Any]], settings: dict[str, Any], epochs: int,
-) -> dict[str, Any]:  # fmt: skip
-    return {
-        "part": "quality", "what": f"time to quality, {name}", "M": num_inducing, "dtype": "float64",
-        "device": device.split(":")[0], "device_name": device_name(device),
-        "threads": torch.get_num_threads(),
-        "peer": f"gpytorch SVGP, {epochs} epochs / {recipe.split(',')[0]}", "data": name, "recipe": recipe,
-        "our_M": settings["num_inducing"], "ms": 1e3 * got["seconds"], "peer_ms": 1e3 * peer["seconds"],
-        "ratio": peer["seconds"] / got["seconds"], "ratio_is": "peer_ms / ms", "nll": got["nll"],
-        "peer_nll": peer["nll"], "peer_nll_from": peer["nll_from"], "extrapolated": peer["extrapolated"],
-        "peer_epochs_timed": peer["epochs_timed"], "rounds": got["rounds"], "batch": 1024, "dims": None,
-        "spread": None,
-        "roofline_ms": None, "roofline_share": None, "tried": tried,
-    }  # fmt: skip
-
-
-def ours(split: Split, settings: dict[str, Any], device: str) -> dict[str, float]:
+def fitted(split: Split, settings: dict[str, Any], device: str) -> dict[str, float]:
     begun = now(device)
     model = duogp.fit(split.X_train, split.y_train, "svgp", device=device, **settings)
     seconds = now(device) - begun
-    predicted = model.predict(split.X_test)
-    return {"seconds": seconds, "nll": float(nll(split.y_test, predicted.mean, predicted.std))}
-
-
-def theirs(
-    name: str, split: Split, num_inducing: int, device: str, seconds: float, files: list[Path], epochs: int
-) -> dict[str, Any] | None:
-    """gpytorch's wall-clock and NLL of all epochs; None where neither a run nor a file has the NLL."""
-    from closed_form_race import train_gpytorch
-
-    train_gpytorch(split, num_inducing, 1, device, torch.float64)  # warm up
-    sample = train_gpytorch(split, num_inducing, SAMPLE_EPOCHS, device, torch.float64)
-    guess = sample["seconds"] * epochs / SAMPLE_EPOCHS
-    if guess <= seconds:
-        found = train_gpytorch(split, num_inducing, epochs, device, torch.float64)
-        return {**found, "extrapolated": False, "epochs_timed": epochs, "nll_from": "this run"}
-    known = stored_nll(name, files) if epochs == EPOCHS else None
-    if known is None:
-        say(f"  {name}: {epochs} epochs of gpytorch would take {guess:.0f} s, and no file has their NLL")
-        return None
-    timed = max(SAMPLE_EPOCHS, min(epochs, int(0.5 * seconds * epochs / guess)))
-    if timed > SAMPLE_EPOCHS:
-        sample = train_gpytorch(split, num_inducing, timed, device, torch.float64)
+    held, asked = model.predict(split.X_val), model.predict(split.X_test)
     return {
-        "seconds": sample["seconds"] * epochs / timed, "nll": known[0], "nll_from": known[1],
-        "extrapolated": True, "epochs_timed": timed,
+        "seconds": seconds,
+        "validation_nll": float(nll(split.y_val, held.mean, held.std)),
+        "nll": float(nll(split.y_test, asked.mean, asked.std)),
+    }
+
+
+def row_of(
+    name: str, M: int, device: str, family: str, got: dict[str, Any], kind: str, peer: dict[str, Any],
+    target: float, epochs: int,
+) -> dict[str, Any]:  # fmt: skip
+    """One row; times are None for who did not get there, and the ratio with them."""
+    looks = peer["looks"]
+    there = next((look for look in looks if look.validation_nll <= target + TOLERANCE), None)
+    ms = 1e3 * statistics.median(got["sums"]) if got["reached"] else None
+    peer_ms = None if there is None else 1e3 * there.seconds
+    commit, dirty = commit_of_tree()
+    return {
+        "part": "quality", "what": f"time to quality, {name}", "M": M, "dtype": "float64",
+        "device": device.split(":")[0], "device_name": device_name(device), "commit": commit, "dirty": dirty,
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"), "threads": torch.get_num_threads(),
+        "peer": f"gpytorch {kind}, {peer['dtype']} / {family}", "data": name, "target": target,
+        "tolerance": TOLERANCE, "ms": ms, "ms_all": [1e3 * value for value in got["sums"]],
+        "peer_ms": peer_ms, "peer_full_ms": 1e3 * looks[-1].seconds, "peer_epochs": epochs,
+        "ratio": None if ms is None or peer_ms is None else peer_ms / ms, "ratio_is": "peer_ms / ms",
+        "validation_nll": got["validation_nll"], "nll": got["nll"],
+        "peer_validation_nll": looks[-1].validation_nll, "peer_nll": looks[-1].test_nll,
+        "tried": got["tried"], "rounds": len(got["sums"]), "batch": 1024, "dims": None, "spread": None,
+        "roofline_ms": None, "roofline_share": None, "peak_memory_mb": None,
     }  # fmt: skip
-
-
-def stored_nll(name: str, files: list[Path]) -> tuple[float, str] | None:
-    """The NLL of a real run of all epochs, and the file that has it."""
-    for path in files:
-        if not path.exists():
-            continue
-        for row in json.loads(path.read_text(encoding="utf-8")).get("rows", []):
-            if row.get("data") != name:
-                continue
-            if "gpytorch" in row and row.get("epochs") == EPOCHS:  # closed_form_race.json
-                return float(row["gpytorch"]["nll"]), path.name
-            if row.get("part") == "quality" and row["peer_nll_from"] == "this run":
-                return float(row["peer_nll"]), path.name
-    return None

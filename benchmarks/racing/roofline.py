@@ -57,8 +57,8 @@ def many_means(m: int, extra: int, batch: int, dims: int, columns: int) -> float
 
 
 def prediction(m: int, rows: int, dims: int) -> float:
-    """Forward only: kernel, mean, and two triangular products (residual and explained)."""
-    return rows * (2 * m * dims + 2 * m + 2 * m**2)
+    """Forward only: kernel, mean, and one product with a triangle: the variance without its parts."""
+    return rows * (2 * m * dims + 2 * m + m**2)
 
 
 def mean_prediction(m: int, rows: int, dims: int) -> float:

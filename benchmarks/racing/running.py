@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from datetime import UTC, datetime
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from duogp.bench.measure import device_name
 from racing.clock import Contestant, PeakMemory, Timing, interleave, say, warm_up
 from racing.courses import Course, Options
 from racing.roofline import Product
+from racing.store import commit_of_tree
 
 OURS, ROOF = "duogp", "matrix product"
 
@@ -58,6 +60,7 @@ def rows_of(
     course: Course, options: Options, timings: dict[str, Timing], rate: float
 ) -> list[dict[str, Any]]:
     mine = timings[OURS]
+    commit, dirty = commit_of_tree()
     roofline_ms = 1e3 * course.flops / rate
     shared = {
         "part": course.part,
@@ -67,7 +70,12 @@ def rows_of(
         "device_name": device_name(options.device),
         "threads": options.threads,
         "dtype": course.dtype,
+        "commit": commit,
+        "dirty": dirty,
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "ms": 1e3 * mine.median,
+        "ms_min": 1e3 * min(mine.seconds),
+        "ms_quartiles": [1e3 * value for value in mine.quartiles],
         "spread": mine.spread,
         "rounds": len(mine.seconds),
         "flops": course.flops,
@@ -80,15 +88,18 @@ def rows_of(
     out = []
     for name in [name for name in timings if name not in (OURS, ROOF)]:
         peer = timings[name]
-        ratio = mine.median / peer.median if course.costs else peer.median / mine.median
+        costs = name.startswith(OURS)  # another step of ours: what this one costs in units of that
+        ratio = mine.median / peer.median if costs else peer.median / mine.median
         own = {
             "peer": name,
             "peer_version": peer.version,
             "peer_ms": 1e3 * peer.median,
+            "peer_ms_min": 1e3 * min(peer.seconds),
+            "peer_ms_quartiles": [1e3 * value for value in peer.quartiles],
             "peer_spread": peer.spread,
             "peer_peak_memory_mb": _megabytes(peer.peak_bytes),
             "ratio": ratio,
-            "ratio_is": "ms / peer_ms" if course.costs else "peer_ms / ms",
+            "ratio_is": "ms / peer_ms" if costs else "peer_ms / ms",
         }
         out.append(shared | own)
     if not out:  # nobody else is there

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from duogp.bench.measure import versions
+
 Row = dict[str, Any]
+
+
+@lru_cache(maxsize=1)
+def commit_of_tree() -> tuple[str | None, bool | None]:
+    """The commit of the library's source, and whether files differ; (None, None) where it is not known.
+
+    ``DUOGP_COMMIT`` names it where there is no history, with a "+" where files differ.
+    """
+    found = versions().get("commit")
+    return (None, None) if found is None else (found.rstrip("+"), found.endswith("+"))
 
 
 def course_of(row: Row) -> tuple[str, int, str]:

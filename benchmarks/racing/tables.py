@@ -23,9 +23,14 @@ def fastest(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         library = row["peer"] if row["part"] == "quality" else row["peer"].split()[0]
         key = (row["part"], row["what"], row["M"], row["dtype"], library)
-        if key not in best or row["peer_ms"] < best[key]["peer_ms"]:
+        if key not in best or _time(row) < _time(best[key]):
             best[key] = row
     return list(best.values())
+
+
+def _time(row: dict[str, Any]) -> float:
+    """Of the peer; one that did not get there is slower than any."""
+    return float("inf") if row["peer_ms"] is None else row["peer_ms"]
 
 
 def table() -> str:
@@ -43,7 +48,7 @@ def _of_device(found: dict[str, Any]) -> str:
             duration(row["ms"]),
             row["peer"],
             duration(row["peer_ms"]) + (" (extrapolated)" if row.get("extrapolated") else ""),
-            f"costs {row['ratio']:.2f} ×" if row["ratio_is"] == "ms / peer_ms" else f"{row['ratio']:.1f} ×",
+            _ratio(row),
             "" if row.get("roofline_share") is None else f"{100 * row['roofline_share']:.0f} %",
         )
         for row in fastest(found["rows"])
@@ -53,7 +58,15 @@ def _of_device(found: dict[str, Any]) -> str:
     return f"{_markdown(head, lines)}\n\n{where}"
 
 
-def duration(ms: float) -> str:
+def _ratio(row: dict[str, Any]) -> str:
+    if row["ratio"] is None:
+        return ""
+    return f"costs {row['ratio']:.2f} ×" if row["ratio_is"] == "ms / peer_ms" else f"{row['ratio']:.1f} ×"
+
+
+def duration(ms: float | None) -> str:
+    if ms is None:
+        return "not reached"
     if ms >= 60_000:
         return f"{ms / 60_000:.1f} min"
     if ms >= 1000:

@@ -76,31 +76,35 @@ def test_variants_take_part(race, tmp_path, capfd):
         assert row["ratio"] == pytest.approx(row["ms"] / row["peer_ms"])
 
 
-def test_time_to_quality_climbs_until_the_peer_is_passed(race, tmp_path, monkeypatch, capfd):
+@pytest.mark.slow
+def test_time_to_quality_is_decided_on_validation_rows(race, tmp_path, monkeypatch, capfd):
     pytest.importorskip("gpytorch")
     import numpy as np
 
-    import closed_form_race
     from duogp.data.benchmark import Dataset
     from duogp.methods.settings import Settings
     from racing import quality
 
-    names = [name for name, settings in quality.rungs(100) if Settings.of(settings)]
-    assert len(set(names)) == len(names)
+    for family in quality.FAMILIES:
+        ladder = quality.rungs(family, 100)
+        assert len({name for name, settings in ladder if Settings.of(settings)}) == len(ladder)
+        assert {settings["num_inducing"] for _, settings in ladder} == {100}
     X = np.random.default_rng(0).standard_normal((200, 3))
     monkeypatch.setattr(quality, "load", lambda name: Dataset(name, X, np.sin(X.sum(1))))
-    monkeypatch.setattr(closed_form_race, "INDUCING", {"toy": 20})
+    monkeypatch.setattr(quality, "INDUCING", {"toy": 20})
+    monkeypatch.setattr(quality, "RUNGS", ((100, 2, 1), (100, 20, 5)))
     call = [*TINY, "--parts", "quality", "--data", "toy", "--output", str(tmp_path / "race.json")]
     assert race.main([*call, "--epochs", "3"]) == 0
     rows = json.loads(capfd.readouterr().out)
-    assert {row["peer"].split(" / ")[1] for row in rows} == {"own kernel", "same model"}
+    assert {row["peer"].split(" / ")[1] for row in rows} == set(quality.FAMILIES)
+    assert {row["peer"].split(",")[0] for row in rows} >= {"gpytorch svgp", "gpytorch sgpr"}
     for row in rows:
-        assert row["nll"] <= row["peer_nll"] and row["peer_nll_from"] == "this run"
-        assert not row["extrapolated"] and row["ratio"] == pytest.approx(row["peer_ms"] / row["ms"])
-    assert quality.stored_nll("toy", [tmp_path / "none.json", tmp_path / "race.json"]) == (
-        rows[0]["peer_nll"],
-        "race.json",
-    )
+        reached = row["validation_nll"] <= row["target"] + row["tolerance"]
+        assert (row["ms"] is not None) == reached
+        if reached:  # all that was tried is in the time
+            tried = 1e3 * sum(rung["seconds"] for rung in row["tried"])
+            assert row["ms_all"][-1] == pytest.approx(tried)
+    assert race.main([*call, "--epochs", "3", "--time-limit", "1e-3", "--again"]) == 0
 
 
 def test_a_failing_peer_leaves_the_race(race):

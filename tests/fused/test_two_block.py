@@ -8,6 +8,7 @@ import torch
 from duogp.bases import TwoBlock
 from duogp.fused.table import find
 from duogp.kernels import RBF, Scale
+from duogp.numerics import products
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import batched
 from duogp.variational import BlockQ, CentredQ, CholeskyQ, ShrunkQ
@@ -31,15 +32,20 @@ POSTERIORS = {
 
 
 @pytest.mark.parametrize("reads", ["sum", "variance", "parts"])
+@pytest.mark.parametrize("shared", [False, True], ids=["own-points", "one-kernel"])
+@pytest.mark.parametrize("by_inverse", [False, True])
 @pytest.mark.parametrize("name", POSTERIORS)
-def test_it_is_the_general_step(name, reads):
+def test_it_is_the_general_step(name, by_inverse, shared, reads, monkeypatch):
+    if by_inverse:  # what a GPU does
+        monkeypatch.setattr(products, "substitutes", lambda _: False)
     g = torch.Generator().manual_seed(0)
 
     def draw(*size: int) -> torch.Tensor:
         return torch.randn(*size, generator=g, dtype=torch.float64)
 
-    kernel = batched(Scale(RBF(DIMS)), SHAPE)
-    z, o = draw(*SHAPE, POINTS, DIMS), draw(*SHAPE, OTHERS, DIMS)
+    own = (SHAPE[0], 1) if shared else SHAPE
+    kernel = batched(Scale(RBF(DIMS)), own)
+    z, o = draw(*own, POINTS, DIMS), draw(*own, OTHERS, DIMS)
     basis = TwoBlock(kernel, z, o, POSTERIORS[name](), mean_only=name == "orth").double()
     with torch.no_grad():
         for p in basis.parameters():

@@ -23,6 +23,8 @@ SETTINGS = {
     "validation_fraction": 0.0,
     "early_stopping": False,
 }
+#: A kernel without a profile: its steps are no direct ones.
+TAPED = SETTINGS | {"kernel": "rq"}
 
 
 @compiler
@@ -135,13 +137,22 @@ def test_a_compiler_that_fails_is_named_or_done_without(monkeypatch: pytest.Monk
     with pytest.raises(RuntimeError, match=r"not possible here \(no compiler found\); use 'eager'"):
         duogp.fit(X, y, "svgp", backend="compile", **SETTINGS)
     monkeypatch.setattr(backends, "COMPILED_STEPS", 30)
-    automatic, eager = (duogp.fit(X, y, "svgp", backend=b, **SETTINGS) for b in ("auto", "eager"))
+    automatic, eager = (duogp.fit(X, y, "svgp", backend=b, **TAPED) for b in ("auto", "eager"))
     np.testing.assert_array_equal(automatic.predict(X).mean, eager.predict(X).mean)
 
 
-def test_few_steps_are_not_worth_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Problem, wanted: bool = True) -> None:
-        raise AssertionError("compiled")
+def refuse(self: Problem, wanted: bool = True) -> None:
+    raise AssertionError("compiled")
 
+
+def test_few_steps_are_not_worth_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stochastic, "compile", refuse)
+    duogp.fit(*table(), "svgp", **TAPED)
+
+
+def test_a_direct_step_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stochastic, "compile", refuse)
+    monkeypatch.setattr(backends, "COMPILED_STEPS", 0)
     duogp.fit(*table(), "svgp", **SETTINGS)
+    with pytest.raises(AssertionError, match="compiled"):
+        duogp.fit(*table(), "svgp", **TAPED)

@@ -48,14 +48,16 @@ def coupled_moments(
     numerics: Numerics,
     *,
     reads: Reads,
+    projection: Projection | None = None,
 ) -> Moments:
     """f(x), x [R, 1, n, d], under q = N(mean, root rootᵀ) on the points Z [R, latent or 1, M, d].
 
-    `Marginals`, `TotalMarginals` or `VarianceSum`, by ``reads``.
+    `Marginals`, `TotalMarginals` or `VarianceSum`, by ``reads``. ``projection``: another than that of least
+    work for a dense S.
     """
     base, variance = split_variance(kernel)
     n = x.shape[-2]
-    projection = projection_for(reads, inducing.shape[-2], n)
+    projection = projection_for(reads, inducing.shape[-2], n) if projection is None else projection
     stationary = stationary_part(base, inducing, x)
     if stationary is not None:
         lengthscale = stationary.lengthscale().unsqueeze(-2)

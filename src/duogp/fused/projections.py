@@ -86,7 +86,7 @@ class Parts(Projection):
         self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
     ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
         _, T, phi, info = whiten(K, k)
-        W = upper_product(root, phi)
+        W = self.by_root(root, phi)
         mu = (mean.unsqueeze(-2) @ phi).squeeze(-2)
         return (mu, phi.square().sum(-2), W.square().sum(-2), info), [T, phi, W, mean, root]
 
@@ -94,11 +94,27 @@ class Parts(Projection):
         T, phi, W, mean, root = kept
         g_mean, g_norm, g_explained, *others = gradients
         H = W * (2.0 * g_explained).unsqueeze(-2)
-        G = lower_product(root, H).addcmul_(mean.unsqueeze(-1), g_mean.unsqueeze(-2)).sum_to_size(phi.shape)
+        G = (
+            self.through_root(root, H)
+            .addcmul_(mean.unsqueeze(-1), g_mean.unsqueeze(-2))
+            .sum_to_size(phi.shape)
+        )
         G.addcmul_(phi, (2.0 * g_norm).unsqueeze(-2))
         self.add_to_gradient_of_features(G, phi, *others)
         g_K = gradient_of_gram(T, lower_outer(G, phi))
-        return g_K, solve_transposed(T, G), (phi @ g_mean.unsqueeze(-1)).squeeze(-1), lower_outer(phi, H)
+        return g_K, solve_transposed(T, G), (phi @ g_mean.unsqueeze(-1)).squeeze(-1), self.of_root(phi, H)
+
+    def by_root(self, root: Tensor, phi: Tensor) -> Tensor:
+        """Rᵀφ."""
+        return upper_product(root, phi)
+
+    def through_root(self, root: Tensor, H: Tensor) -> Tensor:
+        """R H, new memory."""
+        return lower_product(root, H)
+
+    def of_root(self, phi: Tensor, H: Tensor) -> Tensor:
+        """tril(φ Hᵀ), where R is not zero by definition."""
+        return lower_outer(phi, H)
 
     def add_to_gradient_of_features(self, G: Tensor, phi: Tensor, *gradients: Tensor) -> None:
         """Add to G = gφ what comes through the further values of a subclass."""

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from duogp.bases import Basis, Conditional, Coupled, Hybrid, TwoBlock
 from duogp.bases.marginals import Moments, Penalties, Reads
-from duogp.fused import conditional, coupled, hybrid, two_block
+from duogp.fused import conditional, coupled, direct_conditional, direct_coupled, hybrid, two_block
+from duogp.fused.direct import DirectStep
 from duogp.fused.step import Step
 from duogp.numerics.factorisation import Numerics
 from duogp.variational import CholeskyQ, DiagonalQ, PointQ
@@ -30,6 +31,28 @@ FUSED: dict[type[Basis], Finder] = {
     TwoBlock: two_block.find,
     Hybrid: hybrid.find,
 }
+
+
+#: (basis, x, reads, with_omega) → its direct step, or None.
+DirectFinder = Callable[[Any, Tensor, Reads, bool], DirectStep | None]
+
+#: Steps of one model on a CPU that need no tape.
+DIRECT: dict[type[Basis], DirectFinder] = {
+    Coupled: direct_coupled.find,
+    Conditional: direct_conditional.find,
+    TwoBlock: direct_coupled.find_orthogonal,
+}
+
+
+def find_direct(basis: Basis, x: Tensor, *, reads: Reads, with_omega: bool = False) -> DirectStep | None:
+    """The direct step of a basis for batches like x [1, 1, n, d] on a CPU; None: differentiate `evaluate`.
+
+    It keeps memory for this one shape, and is made once for a training.
+    """
+    finder = DIRECT.get(type(basis))
+    if finder is None or basis.keep_record or x.device.type != "cpu" or x.requires_grad or x.shape[0] != 1:
+        return None
+    return finder(basis, x, reads, with_omega)
 
 
 def find(basis: Basis, x: Tensor, *, reads: Reads, with_omega: bool = False) -> Step | None:

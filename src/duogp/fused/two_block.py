@@ -13,7 +13,9 @@ from torch import Tensor
 from duogp.bases.marginals import Moments, Penalties, Reads
 from duogp.bases.two_block import TwoBlock
 from duogp.fused.coupled import coupled_moments
+from duogp.fused.projections import MANY_ROWS, Projection
 from duogp.fused.step import Step
+from duogp.fused.two_block_projections import BlockVariance, MeanVariance
 from duogp.kernels.stationary import stationary_part
 from duogp.numerics.factorisation import Numerics
 from duogp.variational import CentredQ, CholeskyQ, ShrunkQ
@@ -31,13 +33,15 @@ def find(basis: TwoBlock, x: Tensor, reads: Reads, with_omega: bool) -> Step | N
 
     def step(x: Tensor, numerics: Numerics) -> tuple[Moments, Penalties]:
         q, both = basis.q, torch.cat([basis.inducing, basis.orthogonal_inducing], -2)
-        root = q.root()
+        few = x.shape[-2] < MANY_ROWS * both.shape[-2]
+        projection: Projection | None = None
         if basis.mean_only:  # S = diag(S_u, I)
-            eye = torch.eye(both.shape[-2], dtype=root.dtype, device=root.device)
-            whole = eye.expand(*root.shape[:-2], *eye.shape).clone()
-            whole[..., : q.size, : q.size] = root
-            root = whole
-        f = coupled_moments(basis.kernel, both, x, q.mean, root, numerics, reads=reads)
+            projection = MeanVariance()
+        elif reads != "parts" and few:
+            projection = BlockVariance(basis.inducing.shape[-2])
+        f = coupled_moments(
+            basis.kernel, both, x, q.mean, q.root(), numerics, reads=reads, projection=projection
+        )
         return f, Penalties(q.penalty().sum(-1))
 
     return step

@@ -74,7 +74,12 @@ def _norm(x: Tensor) -> Tensor:
     A root turns a rounding error of 1e-16 into 1e-8, so r² within its rounding error of zero must be zero.
     The norms are reduced by that error, and the negative r² that follow are clamped.
     """
-    return (1.0 - 2 * (x.shape[-1] + 4) * EPS) * x.square().sum(-1, keepdim=True)
+    return norm_factor(x.shape[-1]) * x.square().sum(-1, keepdim=True)
+
+
+def norm_factor(dims: int) -> float:
+    """What ‖x‖² of so many coordinates is multiplied by, to be a little too small."""
+    return 1.0 - 2 * (dims + 4) * EPS
 
 
 class _Evaluate(torch.autograd.Function):

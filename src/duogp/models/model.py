@@ -16,11 +16,13 @@ from duogp.bases.base import Basis
 from duogp.bases.frozen import FrozenPosterior
 from duogp.bases.marginals import Marginals, Moments, Penalties, Reads, TotalMarginals, VarianceSum
 from duogp.fused import table as fused
+from duogp.fused.direct import DirectStep
 from duogp.kernels.deep_kernel import Deep
 from duogp.likelihoods.base import Likelihood
+from duogp.models.direct import backward
 from duogp.models.mixing import LinearMixing
 from duogp.numerics.factorisation import Numerics
-from duogp.numerics.parameters import log_prior
+from duogp.numerics.parameters import Positive, log_prior
 from duogp.objectives import DataTerm, Objective, as_objective
 
 F = TypeVar("F", Marginals, TotalMarginals, Marginals | TotalMarginals, Moments)
@@ -81,6 +83,8 @@ class Model(nn.Module):
         # Networks that keep running moments of the data look at every batch before it is used.
         self._observers = [part for part in self.modules() if isinstance(part, Deep) and part.observes]
         self._has_priors = any(getattr(m, "prior", None) is not None for m in self.modules())
+        #: hyperparameters that have a prior, see `prior`
+        self.with_priors = [m for m in self.modules() if isinstance(m, Positive) and m.prior is not None]
 
     @property
     def replicates(self) -> int:
@@ -120,7 +124,30 @@ class Model(nn.Module):
         if self.training:
             for kernel in self._observers:
                 kernel.observe(batch.x.unsqueeze(-3))
-        data, regulariser = self.sum_terms(batch)
+        return self._per_datum(batch, *self.sum_terms(batch))
+
+    def direct(self, batch: Batch) -> DirectStep | None:
+        """A step without a tape for batches like this one, where there is one: see `backward`."""
+        other = type(self) is not Model  # with formulas of its own
+        if other or self._observers or any(t.requires_grad for t in batch if t is not None):
+            return None
+        x, reads = batch.x.unsqueeze(-3), self._reads(batch)
+        return fused.find_direct(self.basis, x, reads=reads, with_omega=self.uses_omega)
+
+    def backward(self, batch: Batch, direct: DirectStep | None = None) -> Tensor:
+        """The loss [R], detached; gradients are added to ``.grad``. ``direct``: that of `direct`, if any."""
+        if direct is None:
+            loss = self.loss(batch)
+            loss.sum().backward()
+            return loss.detach()
+        return backward(self, batch, direct)
+
+    def loss_of(self, batch: Batch, f: Moments, penalties: Penalties) -> Tensor:
+        """The loss [R] from moments that are complete, and penalties."""
+        regulariser = self.regulariser(self.basis, penalties, batch.x.shape[-2])
+        return self._per_datum(batch, self._sum_of_data(batch, f), regulariser)
+
+    def _per_datum(self, batch: Batch, data: Tensor, regulariser: Tensor) -> Tensor:
         if self._has_priors:
             regulariser = regulariser - self.prior()
         return regulariser / self.num_data - data / batch.x.shape[-2]
@@ -132,10 +159,16 @@ class Model(nn.Module):
 
     def sum_terms(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Data term summed over rows [R] and the weighed regulariser [R]: all that a training step needs."""
-        f, regulariser = self._moments(batch, None, "sum" if self._reads_sum(batch) else self.objective.reads)
+        f, regulariser = self._moments(batch, None, self._reads(batch))
+        return self._sum_of_data(batch, f), regulariser
+
+    def _reads(self, batch: Batch) -> Reads:
+        return "sum" if self._reads_sum(batch) else self.objective.reads
+
+    def _sum_of_data(self, batch: Batch, f: Moments) -> Tensor:
         if isinstance(f, VarianceSum):
-            return self.objective.sum_over_rows(self.likelihood.bind(), f, batch.y), regulariser
-        return self._data(batch, f).sum(-1), regulariser
+            return self.objective.sum_over_rows(self.likelihood.bind(), f, batch.y)
+        return self._data(batch, f).sum(-1)
 
     def _moments(self, batch: Batch, factors: Any | None, reads: Reads) -> tuple[Moments, Tensor]:
         x = batch.x.unsqueeze(-3)

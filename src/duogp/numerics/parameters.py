@@ -64,6 +64,11 @@ class Positive(nn.Module):
         return value + self.floor if self.floor else value
 
     @torch.no_grad()
+    def slope(self) -> Tensor:
+        """The derivative of the value by ``raw``, elementwise."""
+        return self.raw.sigmoid() if self.transform == "softplus" else self.raw.exp()
+
+    @torch.no_grad()
     def set_(self, value: float | Sequence[float] | Tensor) -> None:
         """Write a value, broadcast to the parameter's shape."""
         target = torch.as_tensor(value, dtype=self.raw.dtype, device=self.raw.device)
@@ -92,6 +97,13 @@ class Prior(ABC):
     def __call__(self, value: Tensor) -> Tensor:
         """log p(value)."""
 
+    def slope(self, value: Tensor) -> Tensor:
+        """d log p(value) / d value."""
+        with torch.enable_grad():
+            leaf = value.detach().requires_grad_()
+            (found,) = torch.autograd.grad(self(leaf).sum(), leaf)
+        return found
+
 
 class LogNormalPrior(Prior):
     """log value ~ N(loc, scale²)."""
@@ -108,6 +120,9 @@ class LogNormalPrior(Prior):
         z = (log_value - self.loc) / self.scale
         return -0.5 * z.square() - log_value - math.log(self.scale) - 0.5 * math.log(2 * math.pi)
 
+    def slope(self, value: Tensor) -> Tensor:
+        return -(1.0 + (value.log() - self.loc) / self.scale**2) / value
+
 
 class GammaPrior(Prior):
     """value ~ Gamma(shape, rate)."""
@@ -122,6 +137,9 @@ class GammaPrior(Prior):
     def __call__(self, value: Tensor) -> Tensor:
         a, b = self.shape, self.rate
         return a * math.log(b) - math.lgamma(a) + (a - 1) * value.log() - b * value
+
+    def slope(self, value: Tensor) -> Tensor:
+        return (self.shape - 1) / value - self.rate
 
 
 def log_prior(module: nn.Module, batch_dims: int = 0) -> Tensor | float:

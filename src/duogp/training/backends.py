@@ -1,7 +1,7 @@
 """How a step is executed: eagerly, compiled, or captured once as a CUDA graph and replayed.
 
-The same numbers every way, to rounding. `auto` captures on CUDA, always; on a CPU it compiles what has so
-many steps to come that the compiler's seconds are won back.
+The same numbers every way, to rounding. `auto` captures on CUDA, always; on a CPU it compiles what has no
+direct step (`fused.direct`) and so many steps to come that the compiler's seconds are won back.
 """
 
 from __future__ import annotations
@@ -296,6 +296,7 @@ def make_backend(
     if newton:
         return QuasiNewton(*given)
     long = steps >= COMPILED_STEPS and problem.model.basis.pays_to_compile
-    if name == "auto" and compilable and capturable and not on_cuda and long:
+    # Last, for it makes the memory of the step.
+    if name == "auto" and compilable and capturable and not on_cuda and long and not problem.has_direct_step:
         return Compiled(*given, must=False)
     return StepBackend(*given)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
+from duogp.fused.direct import DirectStep
 from duogp.inference.closed_form import CollapsedObjective
 from duogp.models.model import Model
 from duogp.numerics.groups import Group
@@ -33,6 +35,11 @@ class Problem(ABC):
     can_capture = True  # as a CUDA graph
     group = Group()  # the processes that take the steps together
     generators: Sequence[torch.Generator] = ()  # what `start_epoch` and `select` draw from
+
+    @property
+    def has_direct_step(self) -> bool:
+        """Whether steps are written by hand without a tape: compiling them would gain little."""
+        return False
 
     def start_epoch(self) -> None:
         """Prepare the row order of the next epoch."""
@@ -77,9 +84,16 @@ class Stochastic(Problem):
     def backward(self) -> Tensor:
         if self.compiled is not None:
             return self._of_all(self.compiled())
-        loss = self.model.loss(self.feed.batch(self.feed.tensors))
-        loss.sum().backward()
-        return self._of_all(loss.detach())
+        return self._of_all(self.model.backward(self.feed.batch(self.feed.tensors), self.direct))
+
+    @cached_property
+    def direct(self) -> DirectStep | None:
+        """The step without a tape, where there is one; all batches have the shape of the first."""
+        return self.model.direct(self.feed.batch(self.feed.tensors))
+
+    @property
+    def has_direct_step(self) -> bool:
+        return self.direct is not None
 
     @torch.no_grad()
     def _of_all(self, loss: Tensor) -> Tensor:

@@ -1,0 +1,108 @@
+"""Projections on the points of two blocks, Z ∪ O, from one factorisation of both (see `projections`).
+
+Where q(v) has a covariance of its own, S is block diagonal: three of the six products of `Parts` need half
+the work (`BlockVariance`). Where it keeps that of the prior (ORTH), v adds nothing to the change of the
+variance, and its features are not needed (`MeanVariance`). With T = L⁻¹ of the union, u the first M points:
+
+    a = Tᵀm    μ = aᵀk    φ = T_u k_u    W = Rᵀφ    t = ‖W‖² − ‖φ‖²
+    H = 2 W ∘ gt    Ĝ = R H − 2 φ ∘ gt    gR = tril(φHᵀ)    gm = T (k gμ)
+    gk = a gμᵀ + [T_uᵀĜ; 0]    gK = −Tᵀ Φ(P) T,    P = tril(m gmᵀ) + [tril(Ĝφᵀ), 0; 0, 0]
+
+so the products with the rows are those of M coupled points. Φ(m gmᵀ) T is a cumulative sum, no product:
+row i of it is mᵢ (Σⱼ<ᵢ gmⱼ Tⱼ + ½ gmᵢ Tᵢ).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from duogp.fused.projections import Projection, VarianceFromParts
+from duogp.numerics import products
+from duogp.numerics.products import (
+    factorised,
+    gradient_of_gram,
+    lower_outer,
+    lower_product,
+    solve,
+    solve_transposed,
+    upper_product,
+)
+
+
+class BlockVariance(VarianceFromParts):
+    """φᵀm and t of every row for S = diag(S_u, S_v), the first block of ``size`` points."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def by_root(self, root: Tensor, phi: Tensor) -> Tensor:
+        M = self.size
+        first, second = root[..., :M, :M], root[..., M:, M:]
+        return torch.cat([upper_product(first, phi[..., :M, :]), upper_product(second, phi[..., M:, :])], -2)
+
+    def through_root(self, root: Tensor, H: Tensor) -> Tensor:
+        M = self.size
+        first, second = root[..., :M, :M], root[..., M:, M:]
+        return torch.cat([lower_product(first, H[..., :M, :]), lower_product(second, H[..., M:, :])], -2)
+
+    def of_root(self, phi: Tensor, H: Tensor) -> Tensor:
+        M = self.size
+        out = phi.new_zeros(*H.shape[:-1], H.shape[-2])
+        out[..., :M, :M] = lower_outer(phi[..., :M, :], H[..., :M, :])
+        out[..., M:, M:] = lower_outer(phi[..., M:, :], H[..., M:, :])
+        return out
+
+
+class MeanVariance(Projection):
+    """φᵀm over all points and t of every row for S = diag(S_u, I); ``root`` is that of S_u."""
+
+    def forward(
+        self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
+    ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        M = root.shape[-1]
+        _, T, info = factorised(K, k.dtype)
+        phi = solve(T[..., :M, :M], k[..., :M, :])
+        W = upper_product(root, phi)
+        a = solve_transposed(T, mean.unsqueeze(-1))
+        change = W.square().sum(-2) - phi.square().sum(-2)
+        return ((a.mT @ k).squeeze(-2), change, info), [T, k, phi, W, a, mean, root]
+
+    def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        T, k, phi, W, a, mean, root = kept
+        g_mean, g_change = gradients
+        M = root.shape[-1]
+        T_u = T[..., :M, :M]
+        twice = (2.0 * g_change).unsqueeze(-2)
+        H = W * twice
+        G = lower_product(root, H).sum_to_size(phi.shape)
+        G.addcmul_(phi, twice.sum_to_size(*phi.shape[:-2], 1, phi.shape[-1]), value=-1.0)
+        g_m = solve(T, k @ g_mean.unsqueeze(-1)).squeeze(-1)
+        g_k = (a * g_mean.unsqueeze(-2)).sum_to_size(k.shape)
+        g_k[..., :M, :] += solve_transposed(T_u, G)
+        P = lower_outer(G, phi)
+        g_K = _by_substitution if products.substitutes(T) else _by_products
+        return g_K(T, P, mean, g_m), g_k, g_m, lower_outer(phi, H)
+
+
+def _by_substitution(T: Tensor, P: Tensor, mean: Tensor, g_m: Tensor) -> Tensor:
+    M = P.shape[-1]
+    both = (mean.unsqueeze(-1) * g_m.unsqueeze(-2)).sum_to_size(T.shape).tril()
+    both[..., :M, :M] += P
+    return gradient_of_gram(T, both)
+
+
+def _by_products(T: Tensor, P: Tensor, mean: Tensor, g_m: Tensor) -> Tensor:
+    """Two products: of all points with the second block, and among the first."""
+    M = P.shape[-1]
+    P.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+    weighed = g_m.unsqueeze(-2) * T.mT  # columns: gmⱼ Tⱼ, so that sums run along contiguous memory
+    summed = weighed.cumsum(-1).sub_(weighed, alpha=0.5).mul_(mean.unsqueeze(-2))
+    X = summed.sum_to_size(T.shape).mT
+    T_u = T[..., :M, :M]
+    g_K = T[..., M:, :].mT @ X[..., M:, :]
+    among = X[..., :M, :M] + P @ T_u
+    g_K[..., :M, :M] += T_u.mT @ among
+    return g_K.neg_()
