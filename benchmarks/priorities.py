@@ -190,7 +190,7 @@ class Clock:
         seconds = sum(row["seconds"].values())
         suite, data, label = row["suite"], row["data"], row["label"]
         self._seconds[suite, data, label] = seconds
-        for key in ((suite, "data", data), (suite, "label", label)):
+        for key in ((suite, "data", data), (suite, "label", label), ("any suite", data, row["method"])):
             self._seconds[key] = max(seconds, self._seconds.get(key, 0.0))
 
     def learn(self, job: Job, rows: Sequence[Row]) -> None:
@@ -207,8 +207,12 @@ class Clock:
         """Seconds of a job, on a device as busy as it has been in this run."""
         cell = job[0]
         exact = self._seconds.get((cell.suite, cell.data, cell.label))
-        like = [self._seconds.get((cell.suite, *key)) for key in (("data", cell.data), ("label", cell.label))]
-        guesses = [seconds for seconds in like if seconds is not None]
+        alike = (
+            (cell.suite, "data", cell.data),
+            (cell.suite, "label", cell.label),
+            ("any suite", cell.data, cell.method),
+        )
+        guesses = [self._seconds[key] for key in alike if key in self._seconds]
         each = exact or (max(guesses) if guesses else UNKNOWN_SECONDS[self.device])
         slowness = statistics.median(self._slowness) if self._slowness else 1.0
         return len(job) * each * max(1.0, slowness)
@@ -278,8 +282,8 @@ def run_robot(cell: Cell, device: str) -> Row:
     except Exception as error:
         return {"status": "failed", "error": {"type": type(error).__name__, "message": str(error)}}
     seconds = {"fit": time.perf_counter() - start}
-    about = {"suite": cell.suite, "data": cell.data, "label": cell.label, "device": device, "metrics": {}}
-    return {"status": "ok", "seconds": seconds, **about}
+    about = {name: getattr(cell, name) for name in ("suite", "data", "label", "method")}
+    return {"status": "ok", "seconds": seconds, "metrics": {}, "device": device, **about}
 
 
 def run(options: argparse.Namespace) -> int:
