@@ -108,7 +108,7 @@ def toy(quick: bool = False) -> None:
 
 def draw_toy(ax: Any, prediction: Any, along: Array, X: Array, y: Array) -> None:
     """Two standard deviations of function and noise together, of the function alone, and of the truth."""
-    whole, function = 2 * prediction.std, 2 * np.sqrt(prediction.variance)
+    whole, function = 2 * prediction.std, 2 * np.sqrt(prediction.residual + prediction.explained)
     mean = prediction.mean
     ax.fill_between(along, mean - whole, mean + whole, color=SKY, alpha=0.35, lw=0, label="± 2σ, with noise")
     ax.fill_between(
