@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import json
 import sys
 from pathlib import Path
 
@@ -16,13 +17,30 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "priorities.py"
 
 
 @pytest.fixture(scope="module")
-def priorities():
-    spec = importlib.util.spec_from_file_location("duogp_benchmark_priorities", SCRIPT)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+def scripts():
+    """The folder of the scripts on the path."""
     sys.path.insert(0, str(SCRIPT.parent))
-    spec.loader.exec_module(module)
-    yield module
+    yield
     sys.path.remove(str(SCRIPT.parent))
+
+
+@pytest.fixture(scope="module")
+def priorities(scripts):
+    return importlib.import_module("priorities")
+
+
+def test_every_part_of_the_papers_names_cells_a_script_or_a_reason(scripts, capsys):
+    coverage = importlib.import_module("paper_coverage")
+    assert coverage.main(["--json"]) == 0
+    parts = json.loads(capsys.readouterr().out)
+    assert len({part["paper"] for part in parts}) == 5
+    for part in parts:
+        assert len({"suite", "script", "absent"} & set(part)) == 1
+        assert part.get("cells", 1) > 0
+        if "script" in part:
+            assert (SCRIPT.parents[1] / part["script"].split()[0]).is_file()
+    suites = {part.get("suite") for part in parts}
+    assert suites >= {path.stem for path in SCRIPT.parent.glob("suites/paper_*.toml")}
 
 
 def row_of(cell, seconds=1.0):
