@@ -184,10 +184,15 @@ class Clock:
         for row in rows:
             self._note(row)
 
+    @property
+    def slowness(self) -> float:
+        """How many times as long as expected the cells of this run take: other workers share the device."""
+        return max(1.0, statistics.median(self._slowness)) if self._slowness else 1.0
+
     def _note(self, row: Row) -> None:
         if row["status"] != "ok" or str(row["device"]).split(":")[0] != self.device:
             return
-        seconds = sum(row["seconds"].values())
+        seconds = sum(row["seconds"].values()) / self.slowness
         suite, data, label = row["suite"], row["data"], row["label"]
         self._seconds[suite, data, label] = seconds
         for key in ((suite, "data", data), (suite, "label", label), ("any suite", data, row["method"])):
@@ -207,15 +212,11 @@ class Clock:
         """Seconds of a job, on a device as busy as it has been in this run."""
         cell = job[0]
         exact = self._seconds.get((cell.suite, cell.data, cell.label))
-        alike = (
-            (cell.suite, "data", cell.data),
-            (cell.suite, "label", cell.label),
-            ("any suite", cell.data, cell.method),
-        )
+        alike = [(cell.suite, "data", cell.data), (cell.suite, "label", cell.label)]
+        alike.append(("any suite", cell.data, cell.method))
         guesses = [self._seconds[key] for key in alike if key in self._seconds]
         each = exact or (max(guesses) if guesses else UNKNOWN_SECONDS[self.device])
-        slowness = statistics.median(self._slowness) if self._slowness else 1.0
-        return len(job) * each * max(1.0, slowness)
+        return len(job) * each * self.slowness
 
     def left(self) -> float:
         return self.limit - (time.monotonic() - self.start)
@@ -320,12 +321,15 @@ def run(options: argparse.Namespace) -> int:
         run_in_processes(clock.affordable(queue, passed), options.workers, device, execute, finished)
     except (TimeUp, KeyboardInterrupt):
         print("stopped; finished cells are kept", flush=True)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
     done = sum(counts.values())
     print(f"{counts['ok']} finished, {counts['failed']} failed, {total - done} left "
           f"({len(passed)} did not fit the time); the same command goes on")  # fmt: skip
     return 1 if counts["failed"] else 0
+
+
+def identity(row: Row) -> tuple[str, str, str]:
+    return row["hash"], row["status"], str(row.get("finished"))
 
 
 def collect(options: argparse.Namespace) -> int:
@@ -343,17 +347,13 @@ def collect(options: argparse.Namespace) -> int:
         known: dict[str, set[tuple[str, str, str]]] = {}
         for row in Results.read(path).rows:
             suite = load_suite(row["suite"])
-            have = known.setdefault(suite.name, {identity(r) for r in Results.read(suite.results).rows})
-            if identity(row) not in have:
-                have.add(identity(row))
+            have = known.setdefault(suite.name, set(map(identity, Results.read(suite.results).rows)))
+            if (key := identity(row)) not in have:
+                have.add(key)
                 append(suite.results, row)
                 counts[suite.name] = counts.get(suite.name, 0) + 1
         print(f"{path.name}: " + (", ".join(f"{name} {n}" for name, n in counts.items()) or "nothing new"))
     return 0
-
-
-def identity(row: Row) -> tuple[str, str, str]:
-    return row["hash"], row["status"], str(row.get("finished"))
 
 
 def status(options: argparse.Namespace) -> int:

@@ -114,8 +114,10 @@ def test_jobs_that_do_not_fit_are_passed_over(priorities, suite):
 
 
 def test_a_busy_device_is_expected_to_stay_busy(priorities, suite):
-    cell = suite.cells()[0]
+    cell, other = suite.cells(splits=1)[:2]
     clock = priorities.Clock(100.0, "cpu", [row_of(cell, 10.0)])
     assert clock.expected((cell, cell)) == 20.0
     clock.learn((cell,), [row_of(cell, 30.0)])
     assert clock.expected((cell,)) == 30.0
+    clock.learn((other,), [row_of(other, 60.0)])  # measured on the busy device: not to be multiplied again
+    assert clock.expected((other,)) == pytest.approx(60.0)
