@@ -212,8 +212,8 @@ class Clock:
         """Seconds of a job, on a device as busy as it has been in this run."""
         cell = job[0]
         exact = self._seconds.get((cell.suite, cell.data, cell.label))
-        alike = [(cell.suite, "data", cell.data), (cell.suite, "label", cell.label)]
-        alike.append(("any suite", cell.data, cell.method))
+        alike = [("any suite", cell.data, cell.method)]
+        alike += [(cell.suite, "data", cell.data), (cell.suite, "label", cell.label)]
         guesses = [self._seconds[key] for key in alike if key in self._seconds]
         each = exact or (max(guesses) if guesses else UNKNOWN_SECONDS[self.device])
         return len(job) * each * self.slowness
@@ -298,8 +298,7 @@ def run(options: argparse.Namespace) -> int:
     steps, store = read_steps(options.file, options.steps), Store(folder)
     queue = plan(steps, store)
     clock = Clock(options.time_limit, device, store.rows(dict.fromkeys(step.suite for step in steps)))
-    counts, passed = {"ok": 0, "failed": 0}, list[Cell]()
-    total = sum(map(len, queue))
+    counts, passed, total = {"ok": 0, "failed": 0}, list[Cell](), sum(map(len, queue))
     print(f"{total} cells in {len(queue)} jobs on {device}, {options.workers} workers", flush=True)
 
     def finished(job: Job, rows: list[Row]) -> None:
