@@ -5,9 +5,10 @@
     python benchmarks/priorities.py status                what each step has, lacks, and would take
 
 `benchmarks/priorities.toml` lists the steps. Cells that have a row are skipped: a run goes on where another
-ended. A cell whose hash is that of a finished cell of another suite (Table 8 repeats a row of Table 2) takes
-its row over. With ``--results-dir`` rows of all suites go to one file there, ``rows.jsonl`` (and
-``online_robot.jsonl``), so that little has to be copied back; without it to the suites' own files.
+ended; with ``--since 2026-11-17T12:00`` only rows that finished later count. A cell whose hash is that of a
+finished cell of another suite (Table 8 repeats a row of Table 2) takes its row over. With ``--results-dir``
+rows of all suites go to one file there, ``rows.jsonl`` (and ``online_robot.jsonl``), so that little has to be
+copied back; without it to the suites' own files.
 
 No cell starts that would not end before ``--time-limit`` seconds, judged by what the same data and method
 took on this kind of device, times how much slower this run is than those were. A cell that does not fit is
@@ -22,7 +23,6 @@ import json
 import math
 import os
 import signal
-import statistics
 import sys
 import time
 import tomllib
@@ -36,6 +36,7 @@ from duogp.bench.results import Results, Row, append
 from duogp.bench.runner import Job, describe, jobs, run_job
 from duogp.bench.suite import Cell, load_suite
 from duogp.bench.workers import run_in_processes
+from job_times import Clock
 
 HERE = Path(__file__).resolve().parent
 STEPS = HERE / "priorities.toml"
@@ -43,10 +44,6 @@ ROBOT = "online_robot"
 ROBOT_RESULTS = HERE / "results" / f"{ROBOT}.jsonl"
 #: Where worker processes find the robots' results file and the generated data sets.
 ROBOT_OUTPUT, ROBOT_CACHE = "DUOGP_ROBOT_OUTPUT", "DUOGP_ROBOT_CACHE"
-#: Seconds of a cell of which nothing is known, by device.
-UNKNOWN_SECONDS = {"cuda": 20.0, "cpu": 60.0}
-#: Seconds that starting a process and loading a table may take.
-MARGIN = 10.0
 
 
 class TimeUp(Exception):
@@ -117,8 +114,8 @@ def cached(name: str) -> bool:
 class Store:
     """Rows of all suites: those stored, and those of a folder of new ones."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | None, since: str = "") -> None:
+        self.folder, self.since = folder, since
         self.new = Results.read(folder / "rows.jsonl") if folder else Results()
         self._stored: dict[str, Results] = {}
         self._robots = robot_rows(ROBOT_RESULTS)
@@ -126,9 +123,10 @@ class Store:
             self._robots += robot_rows(folder / f"{ROBOT}.jsonl")
 
     def stored(self, suite: str) -> Results:
-        """The rows of a suite's own file."""
+        """The rows of a suite's own file that count."""
         if suite not in self._stored:
-            self._stored[suite] = Results() if suite == ROBOT else Results.read(load_suite(suite).results)
+            rows = [] if suite == ROBOT else Results.read(load_suite(suite).results).rows
+            self._stored[suite] = Results(row for row in rows if str(row.get("finished")) >= self.since)
         return self._stored[suite]
 
     def done(self, cell: Cell) -> bool:
@@ -158,8 +156,9 @@ class Store:
         append(path, row)
 
     def rows(self, suites: Iterable[str]) -> Iterator[Row]:
+        """All rows, old ones too: for times."""
         for suite in suites:
-            yield from self.stored(suite).rows
+            yield from [] if suite == ROBOT else Results.read(load_suite(suite).results).rows
         yield from self.new.rows
 
 
@@ -169,65 +168,6 @@ def robot_rows(path: Path) -> list[dict[str, Any]]:
         return []
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     return [line for line in lines if line["kind"] == "result"]
-
-
-# -- how long it takes -------------------------------------------------------------------------------------
-
-
-class Clock:
-    """Expected seconds of jobs, from rows of the same kind of device, and the time left."""
-
-    def __init__(self, limit: float, device: str, rows: Iterable[Row]) -> None:
-        self.limit, self.device, self.start = limit, device.split(":")[0], time.monotonic()
-        self._seconds: dict[tuple[str, ...], float] = {}
-        self._slowness: list[float] = []
-        for row in rows:
-            self._note(row)
-
-    @property
-    def slowness(self) -> float:
-        """How many times as long as expected the cells of this run take: other workers share the device."""
-        return max(1.0, statistics.median(self._slowness)) if self._slowness else 1.0
-
-    def _note(self, row: Row) -> None:
-        if row["status"] != "ok" or str(row["device"]).split(":")[0] != self.device:
-            return
-        seconds = sum(row["seconds"].values()) / self.slowness
-        suite, data, label = row["suite"], row["data"], row["label"]
-        self._seconds[suite, data, label] = seconds
-        for key in ((suite, "data", data), (suite, "label", label), ("any suite", data, row["method"])):
-            self._seconds[key] = max(seconds, self._seconds.get(key, 0.0))
-
-    def learn(self, job: Job, rows: Sequence[Row]) -> None:
-        """Note what a job took, and how that compares with what was expected."""
-        known = self._seconds.get((job[0].suite, job[0].data, job[0].label))
-        took = [sum(row["seconds"].values()) for row in rows if row["status"] == "ok"]
-        if known and took:
-            self._slowness.append(statistics.fmean(took) / known)
-        else:
-            for row in rows:
-                self._note(row)
-
-    def expected(self, job: Job) -> float:
-        """Seconds of a job, on a device as busy as it has been in this run."""
-        cell = job[0]
-        exact = self._seconds.get((cell.suite, cell.data, cell.label))
-        alike = [("any suite", cell.data, cell.method)]
-        alike += [(cell.suite, "data", cell.data), (cell.suite, "label", cell.label)]
-        guesses = [self._seconds[key] for key in alike if key in self._seconds]
-        each = exact or (max(guesses) if guesses else UNKNOWN_SECONDS[self.device])
-        return len(job) * each * self.slowness
-
-    def left(self) -> float:
-        return self.limit - (time.monotonic() - self.start)
-
-    def affordable(self, queue: Iterable[Job], passed: list[Cell]) -> Iterator[Job]:
-        """The jobs that fit the time left, in order; the cells of the others are noted in ``passed``."""
-        for job in queue:
-            if self.left() > self.expected(job) + MARGIN:
-                yield job
-            else:
-                passed.extend(job)
 
 
 # -- running -----------------------------------------------------------------------------------------------
@@ -295,7 +235,7 @@ def run(options: argparse.Namespace) -> int:
     os.environ[ROBOT_OUTPUT] = str(folder / f"{ROBOT}.jsonl" if folder else ROBOT_RESULTS)
     os.environ.setdefault(ROBOT_CACHE, str(options.robot_cache))
     device = resolve_device(options.device)
-    steps, store = read_steps(options.file, options.steps), Store(folder)
+    steps, store = read_steps(options.file, options.steps), Store(folder, options.since)
     queue = plan(steps, store)
     clock = Clock(options.time_limit, device, store.rows(dict.fromkeys(step.suite for step in steps)))
     counts, passed, total = {"ok": 0, "failed": 0}, list[Cell](), sum(map(len, queue))
@@ -357,7 +297,7 @@ def collect(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     """One line for each step: finished cells of all, and the seconds the others would take on a device."""
-    steps, store = read_steps(options.file, options.steps), Store(options.results_dir)
+    steps, store = read_steps(options.file, options.steps), Store(options.results_dir, options.since)
     clock = Clock(math.inf, resolve_device(options.device), store.rows({step.suite for step in steps}))
     counted: set[tuple[str, str]] = set()
     for step in steps:
@@ -381,6 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     common.add_argument("--steps", metavar="NUMBERS", help="only these, such as 1,4-6")
     common.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
     common.add_argument("--results-dir", type=Path, metavar="FOLDER", help="one file of rows for all suites")
+    common.add_argument("--since", default="", metavar="TIME", help="rows from before (ISO) do not count")
     runs = commands.add_parser("run", parents=[common], help="run what has no row yet")
     runs.add_argument("--time-limit", type=float, default=math.inf, metavar="SECONDS")
     runs.add_argument("--hard-limit", type=float, metavar="SECONDS", help="stop everything (default: never)")

@@ -98,6 +98,15 @@ def test_collect_sorts_rows_into_the_suites_files_once(priorities, two_suites, t
         assert row["suite"] == name
 
 
+def test_rows_from_before_a_time_do_not_count(priorities, two_suites, tmp_path):
+    for cell in load_suite("first").cells():
+        append(load_suite("first").results, row_of(cell) | {"finished": "2026-01-01T00:00:00+00:00"})
+    steps = two_suites[:1]
+    assert priorities.plan(steps, priorities.Store(tmp_path / "out", "2025-12-31")) == []
+    again = priorities.plan(steps, priorities.Store(tmp_path / "out", "2026-01-02"))
+    assert sum(map(len, again)) == len(load_suite("first").cells())
+
+
 def test_a_cell_that_failed_runs_alone(priorities, two_suites, tmp_path):
     store = priorities.Store(tmp_path / "out")
     bad = load_suite("first").cells()[0]
