@@ -23,6 +23,13 @@ def test_json_table_has_exactly_these_keys(suite, results, capsys):
     assert sum(row["ours"] is not None for row in rows) == 2
 
 
+def test_tables_name_what_a_paper_has_and_we_cannot_run(suite, capsys):
+    text = suite.path.read_text(encoding="utf-8")
+    suite.path.write_text(text + '\n[absent]\nslice = "no copy of the data"\n', encoding="utf-8")
+    assert main(["table", str(suite.path)]) == 0
+    assert "not available: slice: no copy of the data" in capsys.readouterr().out
+
+
 def test_run_and_missing_from_the_command_line(suite, stub, capsys):
     assert (
         main(["run", str(suite.path), "--data", "sklearn/diabetes", "--splits", "1", "--device", "cpu"]) == 1

@@ -46,6 +46,7 @@ def test_a_cell_becomes_a_row(suite, stub):
     ]  # fmt: skip
     assert row["metrics"]["rmse"] == pytest.approx(1, abs=0.2)
     assert {"nll", "crps", "noise_share"} <= set(row["metrics"])
+    assert len(row["zscores"]) == 100 and row["zscores"] == sorted(row["zscores"])
     assert row["history"] == {
         "loss": 2.0, "epochs": 2, "iterations": 1, "rollbacks": 1, "solver": "stochastic",
         "stopped_early": False,
@@ -201,6 +202,7 @@ def test_labels_stay_labels_and_an_unseen_class_has_no_probability(labelled):
         assert call["y"].dtype.kind == "i" and len(call["y"]) == 54
         assert call["settings"] == {"standardize": False, "likelihood": "robust-max"}
         assert set(row["metrics"]) == {"accuracy", "nll", "brier", "ece"}
+        assert row["zscores"] == []
         classes = tuple(np.unique(call["y"]))
         found.add(classes)
         if classes == (3, 5):  # the only 9 is among the six test rows

@@ -110,6 +110,8 @@ def print_table(suite: Suite, cells: list[Cell], path: Path, options: Namespace)
         print_now(json.dumps(list(map(asdict, rows)), indent=2))
     else:
         print_now(render(rows, suite.source))
+        for what, why in suite.absent.items():
+            print_now(f"not available: {what}: {why}")
     return 0
 
 

@@ -163,6 +163,7 @@ def evaluate(job: Job, device: str) -> list[Row]:
                 "seconds": {name: round(value, 4) for name, value in seconds.items()},
                 "peak_memory_bytes": measure.peak_memory(device),
                 "metrics": {name: v.item() if hasattr(v, "item") else v for name, v in metrics.items()},
+                "zscores": task.zscores(part.y_test, prediction),
                 "hyperparameters": model.hyperparameters(),
                 "history": learning_curve.summary(
                     history, per_epoch, settings.get("steps"), with_trace=with_trace

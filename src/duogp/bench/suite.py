@@ -19,7 +19,7 @@ Numbers = dict[str, dict[str, dict[str, float]]]  # metric → data → method l
 
 TOP_LEVEL = {
     "name", "description", "protocol", "splits", "metrics",
-    "settings", "data", "methods", "paper", "tolerance", "learned",
+    "settings", "data", "methods", "paper", "tolerance", "learned", "absent",
 }  # fmt: skip
 #: Settings of the runner, which are not passed to the fit.
 RUNNER_SETTINGS = frozenset({"random_state", "task", "trace", "use_validation"})
@@ -83,6 +83,7 @@ class SuiteEntry:
     method: str
     priority: int
     only: tuple[str, ...] | None  # the data sets a method runs on; None: all
+    on: dict[str, dict[str, Any]]  # data set → settings of a method there
     settings: dict[str, Any]
 
 
@@ -102,8 +103,11 @@ class Suite:
     source: str  # citation of the paper's numbers
     paper: Numbers
     paper_learned: Numbers
+    paper_ranks: Numbers  # metric → table of the paper → method label → mean rank
+    paper_averages: Numbers  # metric → what it is averaged over → method label → mean
     learned: dict[str, str]  # name in paper.learned → name in model.hyperparameters()
     tolerance: dict[str, float]
+    absent: dict[str, str]  # part of the paper that cannot be run → reason
 
     @property
     def results(self) -> Path:
@@ -134,6 +138,7 @@ class Suite:
             ]
             for d, m in sorted(pairs, key=lambda pair: pair[0].priority + pair[1].priority):
                 settings = {"standardize": False} | self.settings | d.settings | m.settings
+                settings |= m.on.get(d.name, {})
                 cells.append(Cell(self.name, d.name, m.method, m.label, self.protocol, split, settings))
         return cells
 
@@ -199,10 +204,15 @@ def _parse(raw: dict[str, Any], path: Path) -> Suite:
     paper = dict(_table(raw, "paper"))
     source = str(paper.pop("source", ""))
     paper_learned = _numbers(paper.pop("learned", {}), "paper.learned")
+    paper_ranks = _numbers(paper.pop("ranks", {}), "paper.ranks")
+    paper_averages = _numbers(paper.pop("averages", {}), "paper.averages")
     data, methods = _entries(raw, "data"), _entries(raw, "methods")
     for method in methods:
-        if strange := sorted(set(method.only or ()) - {d.name for d in data}):
-            raise ValueError(f"only of {method.name} names data that the suite lacks: {', '.join(strange)}")
+        for key, named in (("only", method.only or ()), ("on", method.on)):
+            if strange := sorted(set(named) - {d.name for d in data}):
+                raise ValueError(
+                    f"{key} of {method.name} names data that the suite lacks: {', '.join(strange)}"
+                )
     name = str(raw.get("name", path.stem))
     if not re.fullmatch(r"[\w.+-]+", name) or name.startswith("."):  # results are written under it
         raise ValueError(f"name must be letters, digits, '.', '_', '+' and '-', got {name!r}")
@@ -219,8 +229,11 @@ def _parse(raw: dict[str, Any], path: Path) -> Suite:
         source=source,
         paper=_numbers(paper, "paper"),
         paper_learned=paper_learned,
+        paper_ranks=paper_ranks,
+        paper_averages=paper_averages,
         learned={name: str(_table(raw, "learned").get(name, name)) for name in paper_learned},
         tolerance={k: float(v) for k, v in _table(raw, "tolerance").items()},
+        absent={what: str(why) for what, why in _table(raw, "absent").items()},
     )
 
 
@@ -241,7 +254,12 @@ def _entries(raw: dict[str, Any], key: str) -> tuple[SuiteEntry, ...]:
         only = rest.pop("only", None) if key == "methods" else None
         if only is not None and not (isinstance(only, list) and all(isinstance(x, str) for x in only)):
             raise ValueError(f"only of {name} must be a list of data sets, got {only!r}")
-        entries.append(SuiteEntry(name, label, method, priority, None if only is None else tuple(only), rest))
+        on = rest.pop("on", {}) if key == "methods" else {}
+        if not (isinstance(on, dict) and all(isinstance(own, dict) for own in on.values())):
+            raise ValueError(f"on of {name} must be data set → settings, got {on!r}")
+        entries.append(
+            SuiteEntry(name, label, method, priority, None if only is None else tuple(only), on, rest)
+        )
     labels = [e.label for e in entries]
     if repeated := sorted({x for x in labels if labels.count(x) > 1}):
         raise ValueError(f"[[{key}]] declares {', '.join(repeated)} more than once")

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from duogp.data.splits import Split
 
+#: Quantiles of the z-scores that a row keeps.
+ZSCORE_QUANTILES = 100
+
 
 class Regression:
     """Targets are numbers, scaled by the protocol; metrics are in its units."""
@@ -33,6 +36,14 @@ class Regression:
         from duogp.metrics import regression_metrics
 
         return regression_metrics(y, prediction.mean, prediction.std, prediction.noise)
+
+    def zscores(self, y: NDArray, prediction: Any) -> list[float]:
+        """Quantiles of (y − mean) / std at the levels ½/Q, 1½/Q, …: what plots of calibration need."""
+        z = (np.asarray(y) - prediction.mean) / prediction.std
+        if not np.isfinite(z).all():
+            return []
+        levels = (np.arange(ZSCORE_QUANTILES) + 0.5) / ZSCORE_QUANTILES
+        return [float(f"{value:.4g}") for value in np.quantile(z, levels)]
 
 
 class Classification:
@@ -58,6 +69,10 @@ class Classification:
         from duogp.metrics import classification_metrics
 
         return classification_metrics(y, prediction.probabilities, prediction.classes)
+
+    def zscores(self, y: NDArray, prediction: Any) -> list[float]:
+        """None: labels have no z-score."""
+        return []
 
 
 LearningTask = Regression | Classification
