@@ -6,13 +6,13 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from duogp.bench import learning_curve, measure
+from duogp.bench.provenance import configuration, stamp
 from duogp.bench.results import Results, Row, append, begin_row, failure
 from duogp.bench.suite import RUNNER_SETTINGS, Cell
 from duogp.bench.tasks import task_of
@@ -110,16 +110,19 @@ def run_job(job: Job, device: str) -> list[Row]:
     """Fit and evaluate the cells of a job at once; an exception fails them all."""
     rows = [begin_row(cell, device) for cell in job]
     try:
-        about = {"device_name": measure.device_name(device), "versions": measure.versions()}
-        for row, found in zip(rows, evaluate(job, device), strict=True):
-            row |= about | found
+        for cell, row, found in zip(job, rows, evaluate(job, device), strict=True):
+            row |= provenance(cell, device) | found
             if bad := [k for k, v in row["metrics"].items() if isinstance(v, float) and not math.isfinite(v)]:
                 row |= failure(FloatingPointError(f"metrics not finite: {', '.join(bad)}"))
     except Exception as error:
-        rows = [row | failure(error) for row in rows]
-    for row in rows:
-        row["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
+        rows = [row | stamp(device) | failure(error) for row in rows]
     return rows
+
+
+def provenance(cell: Cell, device: str) -> Row:
+    """The stamp of a cell's row, and the hash of its resolved configuration."""
+    stamped = stamp(device, method=cell.method, settings=cell.settings, seed=cell.seed)
+    return stamped | {"configuration": configuration(cell)}
 
 
 def evaluate(job: Job, device: str) -> list[Row]:
