@@ -314,30 +314,6 @@ def race() -> str:
 # -- the file ----------------------------------------------------------------------------------------------
 
 
-def boosting() -> str:
-    """`method="auto"` beside CatBoost."""
-    path = ROOT / "benchmarks" / "results" / "against_boosting.jsonl"
-    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    rows, wins = [], {"nll": 0, "crps": 0, "rmse": 0}
-    for name in dict.fromkeys(row["data"] for row in found):
-        ours, theirs = (
-            next(row for row in found if (row["data"], row["contestant"]) == (name, who))
-            for who in ("auto", "catboost")
-        )
-        cells = [name]
-        for metric in wins:
-            pair = [f"{row[metric]:.3f}".replace("-", "−") for row in (ours, theirs)]
-            better = ours[metric] < theirs[metric]
-            wins[metric] += better
-            pair[0 if better else 1] = f"**{pair[0 if better else 1]}**"
-            cells.append(" / ".join(pair))
-        rows.append([*cells, f"{ours['seconds']:.0f} / {theirs['seconds']:.0f}", f"`{ours['method']}`"])
-    table = markdown(("auto / CatBoost", "NLL", "CRPS", "RMSE", "seconds", "chosen"), rows)
-    counts = ", ".join(f"{metric.upper()} {count}" for metric, count in wins.items())
-    where = f"{found[0]['threads']} CPU cores, torch {found[0]['versions']['torch']}"
-    return f"{table}\n\nauto is better on, of {len(rows)}: {counts}. One split. {where}."
-
-
 def _find_benchmarks() -> None:
     """So that what lies beside this file can be imported from it."""
     folder = str(ROOT / "benchmarks")
@@ -464,7 +440,6 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "benchmark:paper_deep": scores("paper_deep", ("loglik", "rmse")),
         "benchmark:float32": finite("float32"),
         "benchmark:speed": speed,
-        "benchmark:boosting": boosting,
         "benchmark:online": online_tables,
     },
     OPTIMISATION: {

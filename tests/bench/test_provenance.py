@@ -36,6 +36,7 @@ def test_resolved_settings_have_the_defaults_of_method_and_library():
     assert resolved("dcsvgp", {"beta2": 0.5})["beta2"] == 0.5
     assert not {"trace", "random_state", "device", "verbose"} & full.keys()
     assert resolved("deep-ensemble", {"epochs": 2})["members"] == 5
+    assert resolved("auto", {})["kernel"] == "matern52"  # no method of the registry
 
 
 def test_a_changed_default_makes_a_row_stale(suite, stub, monkeypatch):

@@ -63,11 +63,13 @@ def numerics_at(commit: str, repository: Path = REPOSITORY) -> str | None:
 
 def version_of(texts: Mapping[str, str]) -> str:
     """The hash of modules, given by path below ``src/duogp``; the order of the mapping does not matter."""
-    digest = hashlib.sha256()
-    for name in sorted(texts):
-        digest.update(f"\n{name}\n".encode())
-        digest.update("".join(_tokens(ast.parse(texts[name]))).encode())
-    return digest.hexdigest()[:DIGITS]
+    lines = [f"{name} {_module_hash(texts[name])}\n" for name in sorted(texts)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:DIGITS]
+
+
+@lru_cache(maxsize=4096)  # commits share most of their files
+def _module_hash(text: str) -> str:
+    return hashlib.sha256("".join(_tokens(ast.parse(text))).encode()).hexdigest()
 
 
 def _belongs(name: str) -> bool:

@@ -82,7 +82,7 @@ def resolved(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     from duogp.methods import METHODS
     from duogp.methods.settings import Settings
 
-    own = METHODS.get(method)
+    own = METHODS[method] if method in METHODS else None  # noqa: SIM401 `get` refuses unknown names
     given = {k: v for k, v in settings.items() if k not in RUNNER_SETTINGS}
     kind = NeuralSettings if own is not None and own.is_baseline else Settings
     known = kind.__dataclass_fields__

@@ -14,6 +14,7 @@ import numpy as np
 from duogp.bench import learning_curve, measure
 from duogp.bench.provenance import configuration, stamp
 from duogp.bench.results import Results, Row, append, begin_row, failure
+from duogp.bench.status import state_of
 from duogp.bench.suite import RUNNER_SETTINGS, Cell
 from duogp.bench.tasks import task_of
 from duogp.bench.workers import run_by_joblib, run_in_processes
@@ -45,6 +46,7 @@ def run(
     workers: int = 1,
     replicates: int = 1,
     time_limit: float | None = None,
+    again: bool = False,
     report: Report = print,
     execute: Execute | None = None,
     parallel: bool = False,
@@ -53,7 +55,8 @@ def run(
 
     ``replicates``: the number of splits of the same data and method that are trained as one batched model.
     With a time limit (seconds) no cell starts that is not expected to end in time; expected is the time that
-    the same data and method took before, or a small margin where that is not known. ``parallel``: by
+    the same data and method took before, or a small margin where that is not known. ``again``: stale cells
+    run as well, after those without a row. ``parallel``: by
     `joblib.Parallel` instead of ``workers``, on the backend and with the jobs of `joblib.parallel_config`.
     """
     for name, count in {"workers": workers, "replicates": replicates}.items():
@@ -63,6 +66,8 @@ def run(
     device = measure.resolve_device(device)
     earlier = Results.read(path)
     todo = earlier.missing(cells)
+    if again:
+        todo += [cell for cell in cells if state_of(cell, earlier).state == "stale"]
     if len(todo) < len(cells):
         report(f"{len(cells) - len(todo)} of {len(cells)} cells are already in {path}")
     budget = Budget(time_limit, device, earlier)
