@@ -86,10 +86,16 @@ class Decision:
         """``6 of 7 sets, p = 0.016, median difference +0.0062``, or why there are none."""
         if self.effect is None or self.p is None:
             return self.note
-        text = (
-            f"{self.wins} of {self.units} {self.unit}, p = {self.p:.2g}, median difference {self.effect:+.3g}"
-        )
-        return text.replace("-", "−")
+        n = f"{self.wins} of {self.units} {self.unit}"
+        return f"{n}, p = {self.p:.2g}, median difference {self.shown_effect}"
+
+    @property
+    def shown_effect(self) -> str:
+        """The median difference with its sign, to three digits."""
+        if self.effect is None:
+            return ""
+        large = abs(self.effect) >= 1000
+        return (f"{self.effect:+,.0f}" if large else f"{self.effect:+.3g}").replace("-", "−")
 
 
 def load_claims(path: Path = CLAIMS) -> tuple[list[Claim], dict[str, Source]]:

@@ -116,7 +116,7 @@ def _claim_numbers(found: Decision) -> list[str]:
     return [
         f'<td data-v="{found.wins / found.units}">{found.wins} of {found.units} {found.unit}</td>',
         f'<td data-v="{found.p}">{found.p:.2g}</td>',
-        f'<td data-v="{found.effect}">{f"{found.effect:+.3g}".replace("-", "−")}</td>',
+        f'<td data-v="{found.effect}">{found.shown_effect}</td>',
         f'<td data-v="{found.stale}">{found.stale} of {found.rows}</td>',
     ]
 
