@@ -23,6 +23,7 @@ from duogp.methods import METHODS, Method
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # for what lies beside this file
 
+import demo_study  # noqa: E402
 import verdict_tables  # noqa: E402
 from suite_tables import finite, markdown, paper, scores  # noqa: E402
 from verdict_tables import with_state  # noqa: E402
@@ -285,6 +286,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "benchmark:verdicts": verdict_tables.tables,
     "benchmark:claims": verdict_tables.claims,
     "benchmark:paper_dc": paper("paper_dc"),
+    "benchmark:paper_dc_doubled": paper("paper_dc_doubled"),
+    "benchmark:omega": scores("omega", ("nll",)),
+    "benchmark:study": with_state(demo_study.table, "demo_study"),
     "benchmark:convergence": with_state(convergence, "orth_convergence"),
     "benchmark:race": with_state(race, "closed_form_race"),
     "benchmark:paper_orth": paper("paper_orth"),
