@@ -12,7 +12,7 @@ from pathlib import Path
 from duogp.bench.report import HIGHER_IS_BETTER, Comparison, compare
 from duogp.bench.results import Results
 from duogp.bench.status import states
-from duogp.bench.suite import Suite, load_suite
+from duogp.bench.suite import Cell, Suite, load_suite
 from duogp.bench.verdicts import TableVerdict, judge, without_cell
 
 SUITES = Path(__file__).resolve().parent / "suites"
@@ -157,12 +157,33 @@ def scores(name: str, metrics: Sequence[str]) -> Callable[[], str]:
     """A suite whose paper prints no numbers: ours alone, the best of each line in bold."""
 
     def table() -> str:
-        suite, results, rows = read(name)
+        suite, results, _ = read(name)
+        rows = compare(suite, results, shared_cells(suite, results))
         blocks = [_score_block(rows, metric) for metric in metrics]
         notes = [where(suite, results), stale_note(suite, results), absent_note(suite)]
         return "\n\n".join(filter(None, [*blocks, *notes]))
 
     return table
+
+
+def shared_cells(suite: Suite, results: Results) -> list[Cell]:
+    """The cells of the splits that all methods with a result on a data set have, so that means compare.
+
+    Of a method without any result, all of its cells.
+    """
+    cells = suite.cells()
+    done: dict[tuple[str, str], set[int]] = {}
+    for cell in cells:
+        if results.ok(cell) is not None:
+            done.setdefault((cell.data, cell.label), set()).add(cell.split)
+    shared = {
+        data: set.intersection(*(splits for (d, _), splits in done.items() if d == data)) for data, _ in done
+    }
+    return [
+        cell
+        for cell in cells
+        if (cell.data, cell.label) not in done or not shared[cell.data] or cell.split in shared[cell.data]
+    ]
 
 
 def _score_block(rows: Sequence[Comparison], metric: str) -> str:
