@@ -57,6 +57,17 @@ def test_a_row_from_before_has_no_provenance():
     assert staleness({"versions": {"commit": "0000000+"}}, Ledger()) == ["no provenance"]  # changes not known
 
 
+def test_a_row_with_a_clean_commit_has_its_numerics(monkeypatch):
+    monkeypatch.setattr(
+        "duogp.bench.provenance.numerics_at", {"abc": numerics_version(), "old": "1" * 16}.get
+    )
+    assert staleness({"versions": {"commit": "abc"}}, Ledger()) == []
+    assert staleness({"commit": "abc", "dirty": True}, Ledger()) == ["no provenance"]
+    assert staleness({"commit": "old", "dirty": False}, Ledger()) == ["numerics changed"]
+    assert staleness({"commit": "old"}, Ledger((frozenset({"1" * 16, numerics_version()}),))) == []
+    assert staleness({"commit": "unheard"}, Ledger()) == ["no provenance"]
+
+
 def test_versions_ignore_comments_and_docstrings_and_notice_an_operator():
     known = version_of({"a.py": MODULE, "b.py": "x = 1"})
     assert version_of({"b.py": "x = 1  # one", "a.py": MODULE.replace("Twice", "Double")}) == known

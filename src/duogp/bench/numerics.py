@@ -111,7 +111,7 @@ def _is_text_alone(node: object) -> bool:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Groups of numerics versions that were shown to give the same numbers.
+    """Groups of numerics versions that were shown to give the same numbers, defaults included.
 
     The file has tables ``[[same]]`` with ``versions`` (a list of hashes) and ``evidence`` (what was run).
     """

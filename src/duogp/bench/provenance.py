@@ -126,8 +126,6 @@ def staleness(row: Mapping[str, Any], ledger: Ledger) -> list[str]:
     version = row.get("numerics")
     if version is None and (commit := _clean_commit(row)) is not None:
         version = numerics_at(commit)
-        if version != now:  # defaults of that time are not in the row, so that only the same source will do
-            return [NO_PROVENANCE if version is None else CHANGED_NUMERICS]
     if version is None:
         return [NO_PROVENANCE]
     reasons = [] if ledger.same(str(version), now) else [CHANGED_NUMERICS]
