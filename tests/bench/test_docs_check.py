@@ -61,6 +61,14 @@ def test_the_pages_of_this_repository_hold_no_number_that_the_store_lacks(check)
     assert [line for page, text in pages.items() for line in check.unknown_numbers(page, text, store)] == []
 
 
+def test_what_pages_say_of_stale_rows_may_change_with_the_source(check):
+    page = "| a | 0.1 ˢ |\n\n**Stale**: all 3 rows.\n\nText.\n| holds | x | 3 of 4 |\n"
+    fresh = "| a | 0.1 |\n\nNo row is stale; 0 cells failed.\n\nText.\n| holds | x | 0 of 4 |\n"
+    strip = check.readme_tables.without_states
+    assert strip(page) == strip(fresh)
+    assert strip(page.replace("0.1", "0.2")) != strip(fresh)
+
+
 def test_exceptions_are_used(check):
     """Every exception stands for a number that is still there."""
     for page, known in check.exceptions().items():
