@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export DUOGP_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo test test-all search fuzz soak lint format bench clean
+.PHONY: setup demo test test-all search fuzz soak lint format bench docs-check clean
 
 setup: $(STAMP)
 
@@ -58,6 +58,10 @@ format: setup
 bench: setup
 	$(BIN)/duogp bench run smoke
 	$(BIN)/duogp bench table smoke
+
+# The pages against the store: marked blocks are made anew, numbers in prose are looked up, stale rows are listed.
+docs-check: setup
+	$(BIN)/python benchmarks/docs_check.py
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import ttest_rel
 
-from duogp.bench.measure import device_name, versions
+from duogp.bench.measure import device_name
+from duogp.bench.provenance import stamp
 
 #: What makes two loops the same.
 KEY = ("problem", "model", "seed", "evaluations")
@@ -76,7 +77,7 @@ class Comparison:
 
     def _compute(self, jobs: list[Job], output: Path, workers: int) -> list[dict[str, Any]]:
         """All finished loops, those of the jobs included, whose rows are written as they come."""
-        known = {"device": device_name("cpu"), "versions": versions()}
+        known = {"device": device_name("cpu"), **stamp()}
         output.parent.mkdir(parents=True, exist_ok=True)
         with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
             for future in as_completed([pool.submit(_row, self.run, job) for job in jobs]):

@@ -32,6 +32,7 @@ from botorch.sampling.pathwise import draw_matheron_paths
 from gpytorch.mlls import VariationalELBO
 
 from duogp.bench.measure import device_name, versions
+from duogp.bench.provenance import stamp
 from duogp.bo.candidates import distinct_maximisers, latin_hypercube, perturbations, trust_box
 from duogp.bo.surrogates import SPREAD, GPSurrogate, standard_units
 
@@ -164,6 +165,7 @@ def main() -> None:
     result: dict[str, Any] = {
         "settings": {k: v for k, v in vars(options).items() if k != "output"},
         "device": device_name("cpu"),
+        **stamp(),
         "versions": versions() | {"botorch": __import__("botorch").__version__},
         "load": loads,
         "seconds": seconds,

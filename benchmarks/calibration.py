@@ -40,7 +40,6 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,7 @@ from scipy.special import ndtr
 
 from duogp.bench import measure
 from duogp.bench.results import Results, Row
-from duogp.bench.runner import Job, begin_row, failure, fit_one, load_table, run
+from duogp.bench.runner import Job, begin_row, failure, fit_one, load_table, provenance, run
 from duogp.bench.suite import Cell
 from duogp.data.splits import Split, components_protocol
 from duogp.errors import DuoGPWarning
@@ -156,13 +155,12 @@ def execute(job: Job, device: str) -> list[Row]:
 def run_cell(cell: Cell, device: str) -> Row:
     row = begin_row(cell, device)
     try:
-        row |= {"device_name": measure.device_name(device), "versions": measure.versions()}
         row |= evaluate(cell, device)
         if bad := [name for name, value in row["metrics"].items() if not math.isfinite(value)]:
             row |= failure(FloatingPointError(f"metrics not finite: {', '.join(bad)}"))
     except Exception as error:
         row |= failure(error)
-    return row | {"finished": datetime.now(UTC).isoformat(timespec="seconds")}
+    return row | provenance(cell, device)
 
 
 def evaluate(cell: Cell, device: str) -> Row:

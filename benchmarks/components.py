@@ -38,7 +38,8 @@ from scipy.spatial import cKDTree
 
 import duogp
 from duogp.bases.exact import Exact, replicate_variance
-from duogp.bench.measure import device_name, versions
+from duogp.bench.measure import device_name
+from duogp.bench.provenance import stamp
 from duogp.data.benchmark import load
 from duogp.data.splits import components_protocol
 from duogp.errors import NumericalWarning
@@ -112,7 +113,7 @@ class Store:
 
     def save(self) -> None:
         """Whole or not at all."""
-        self.content |= {"device": device_name("cpu"), "versions": versions()}
+        self.content |= {"device": device_name("cpu"), **stamp()}
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             part = self.path.with_suffix(".part")

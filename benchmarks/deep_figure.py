@@ -36,7 +36,8 @@ import torch
 from numpy.typing import NDArray
 
 import duogp
-from duogp.bench.measure import device_name, resolve_device, versions
+from duogp.bench.measure import device_name, resolve_device
+from duogp.bench.provenance import stamp
 from duogp.bench.results import Results
 from duogp.bench.suite import Suite, load_suite
 from duogp.data.benchmark import load
@@ -93,7 +94,7 @@ def look_into_layers(device: str, *, quick: bool) -> dict[str, Any]:
         "data": DATA,
         "settings": settings,
         "device": device_name(device),
-        "versions": versions(),
+        **stamp(),
         "loss": gp.history[-1].loss,
         "test": {name: metrics[name] for name in ("rmse", "nll")},
         "layers": describe_layers(gp, part),

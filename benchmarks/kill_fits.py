@@ -43,7 +43,7 @@ import duogp.bo
 import duogp.cli
 import duogp.io
 import duogp.sklearn
-from duogp.bench.measure import versions
+from duogp.bench.provenance import stamp
 from duogp.bench.results import Results, append
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -429,7 +429,7 @@ def measure(kind: str, kills: int, seed: int) -> dict[str, Any]:
         "seconds": round(seconds, 2),
         **({} if job.inside is None else {"moments": int(length)}),
         "errors": [outcome.error[-500:] for outcome in found if outcome.error][:3],
-        "versions": versions(),
+        **stamp(),
     }
 
 

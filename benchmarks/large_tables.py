@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 
 import duogp
-from duogp.bench.measure import device_name, versions
+from duogp.bench.measure import device_name
+from duogp.bench.provenance import stamp
 from duogp.data.benchmark import load
 from duogp.data.splits import dc_protocol
 
@@ -50,7 +51,7 @@ def measure(name: str, split: int, seconds: float, device: str) -> dict[str, obj
         "weights": model.weights,
         "notes": model.history.notes,
         "device": device_name(device),
-        "versions": versions(),
+        **stamp(),
     }
 
 

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
-from duogp.bench.measure import versions
+from duogp.bench.provenance import stamp
 from duogp.bo.candidates import perturbations, trust_box
 from duogp.kernels import Kernel, Matern52, Tanimoto
 from duogp_tasks.molecules.alphabet import canonical_smiles
@@ -210,7 +210,7 @@ def main() -> None:
     options = parser.parse_args()
     lines = []
     for line in rows(sorted(options.sizes), options.seed):
-        lines.append(line | {"versions": versions()})
+        lines.append(line | {**stamp()})
         text = f"{line['features']:12} {line['model']:6} {line['rows']:6} {line['asked']:5}"
         print(f"{text} R² {line['r2']:6.3f}  ρ {line['rank_correlation']:6.3f}", flush=True)
     options.output.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -49,7 +49,8 @@ from torch import Tensor
 
 import duogp
 from duogp.bases import Exact
-from duogp.bench.measure import device_name, versions
+from duogp.bench.measure import device_name
+from duogp.bench.provenance import stamp
 from duogp.data.benchmark import load
 from duogp.likelihoods import GaussianLikelihood
 from duogp.metrics import nmse
@@ -302,7 +303,7 @@ def compete(name: str, method: str, store: Store, deadline: float, options: argp
         "rollbacks": gp.history.rollbacks,
         "points": len(gp.inducing_points),
         "device": device_name(options.device),
-        "versions": versions(),
+        **stamp(),
     }
     store.add(row)
     print(

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from duogp.bench.measure import device_name, versions
+from duogp.bench.measure import device_name
+from duogp.bench.provenance import stamp
 from duogp.online import OnlineGP
 
 DIMS = 8
@@ -95,7 +96,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "noise": NOISE,
         "nll_floor": floor,
         "device": device_name(options.device),
-        "versions": versions(),
+        **stamp(),
         "rows": found,
     }
 

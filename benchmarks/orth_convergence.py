@@ -39,7 +39,8 @@ import torch
 from torch import Tensor, nn
 
 from duogp.bases.inducing import select_inducing
-from duogp.bench.measure import device_name, versions
+from duogp.bench.measure import device_name
+from duogp.bench.provenance import stamp
 from duogp.data.benchmark import load
 from duogp.data.splits import orth_protocol
 from duogp.errors import NumericalWarning
@@ -515,7 +516,7 @@ class Store:
     def save(self) -> None:
         """Whole or not at all: a run may be killed at any moment."""
         self.content["device"] = device_name(self._device)
-        self.content["versions"] = versions()
+        self.content |= stamp()
         self.content["summary"] = {
             name: summary(entry) for name, entry in self.content["experiments"].items() if entry["runs"]
         }

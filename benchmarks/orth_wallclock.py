@@ -27,7 +27,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from duogp.bench.measure import device_name, resolve_device, versions
+from duogp.bench.measure import device_name, resolve_device
+from duogp.bench.provenance import stamp
 from duogp.data.benchmark import load
 from duogp.data.splits import orth_protocol
 from duogp.models.model import Model
@@ -248,7 +249,7 @@ def main() -> None:
         "data": options.data,
         "seconds": options.seconds,
         "device": device_name(options.device),
-        "versions": versions(),
+        **stamp(),
         "curves": [],
     }
     for curve in CURVES:

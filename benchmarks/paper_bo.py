@@ -43,7 +43,8 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr, ttest_1samp
 
-from duogp.bench.measure import device_name, versions
+from duogp.bench.measure import device_name
+from duogp.bench.provenance import stamp
 from duogp.bo import Proposal, Result, optimise
 from duogp.bo.journal import Evaluated
 from duogp.bo.plots import comparison_plot, mean_and_error
@@ -214,7 +215,7 @@ def run(job: Job) -> dict[str, Any] | None:
         "best_x": x.tolist(),
         "seconds": seconds if sum(batches) == len(found) else None,  # of runs in one piece
         "device": device_name(settings.get("device", "cpu")),
-        "versions": versions(),
+        **stamp(),
     }
 
 

@@ -1,9 +1,9 @@
-"""The tables of README.md and of docs/ that come from the registry and from the results files.
+"""The blocks of README.md and of docs/ that come from the registry and from the results files.
 
     python benchmarks/readme_tables.py           rewrite what stands between the markers
-    python benchmarks/readme_tables.py --check   change nothing; exit status 1 when something is out of date
+    python benchmarks/readme_tables.py --check   change nothing; exit status 1 when a number is out of date
 
-A table NAME stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``.
+A block NAME stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``, in whichever page has these markers.
 """
 
 from __future__ import annotations
@@ -13,29 +13,24 @@ import importlib.util
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from duogp.bench.report import Comparison, compare
 from duogp.bench.results import Results
-from duogp.bench.suite import Suite, load_suite
 from duogp.methods import METHODS, Method
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
-RESULTS = ROOT / "docs" / "results.md"
-OPTIMISATION = ROOT / "docs" / "bayesian-optimisation.md"
+sys.path.insert(0, str(ROOT / "benchmarks"))  # for what lies beside this file
+
+import demo_study  # noqa: E402
+import verdict_tables  # noqa: E402
+from suite_tables import finite, markdown, paper, scores  # noqa: E402
+from verdict_tables import with_state  # noqa: E402
+
 CONVERGENCE = ROOT / "benchmarks" / "results" / "orth_convergence.json"
-SUITES = ROOT / "benchmarks" / "suites"
 RACE = ROOT / "benchmarks" / "results" / "closed_form_race.json"
 ONLINE = ROOT / "benchmarks" / "results" / "online_robot.jsonl"
-
-
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1) -> str:
-    """A table whose first columns are text and whose others are numbers, set to the right."""
-    rule = ["---" if i < text_columns else "---:" for i in range(len(head))]
-    return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *rows))
 
 
 # -- the registry ------------------------------------------------------------------------------------------
@@ -72,134 +67,6 @@ def short_reference(method: Method) -> str:
             break
     who = " and ".join(authors) if len(authors) < 3 else f"{authors[0]} et al."
     return f"{who} {method.citation[-4:]}"
-
-
-# -- a suite beside its paper ------------------------------------------------------------------------------
-
-
-def paper(name: str) -> Callable[[], str]:
-    """A suite beside the numbers of its paper."""
-
-    def table() -> str:
-        suite = load_suite(SUITES / f"{name}.toml")
-        results = Results.read(suite.results)
-        rows = compare(suite, results)
-        blocks = [_paper_block(rows, metric) for metric in suite.metrics]
-        return "\n\n".join([*blocks, _verdict(suite, rows), _where(suite, results)])
-
-    return table
-
-
-METRIC_NAMES = {
-    "rmse": "RMSE",
-    "nll": "NLL",
-    "loglik": "log-likelihood",
-    "accuracy": "accuracy",
-    "accuracy_percent": "accuracy, %",
-}
-
-
-def _paper_block(rows: Sequence[Comparison], metric: str) -> str:
-    """One line per data set, one column per method: the paper's number / ours."""
-    mine = [row for row in rows if row.metric == metric]
-    there = [row for row in mine if row.ours is not None]  # what was not run has no line and no column
-    tables, methods = {row.data for row in there}, {row.method for row in there}
-    mine = [row for row in mine if row.data in tables and row.method in methods]
-    labels = list(dict.fromkeys(row.method for row in mine))
-    head = [METRIC_NAMES[metric]] + [f"{label} ({_splits(mine, label)})" for label in labels]
-    digits = 1 if metric == "accuracy_percent" else 3
-    lines = []
-    for data in dict.fromkeys(row.data for row in mine):
-        cells = {row.method: row for row in mine if row.data == data}
-        pairs = [_pair(cells[label], digits) if label in cells else "" for label in labels]
-        lines.append([data.removeprefix("classification/"), *pairs])
-    return markdown(head, lines)
-
-
-def _splits(rows: Sequence[Comparison], label: str) -> str:
-    counts = sorted({row.splits for row in rows if row.method == label})
-    return "–".join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))
-
-
-def _pair(row: Comparison, digits: int) -> str:
-    paper, ours = ("–" if v is None else f"{v:.{digits}f}".replace("-", "−") for v in (row.paper, row.ours))
-    return f"{paper} / {ours}" + (" †" if row.within is False else "")
-
-
-def _verdict(suite: Suite, rows: Sequence[Comparison]) -> str:
-    parts = []
-    for label in dict.fromkeys(row.method for row in rows):
-        judged = [row for row in rows if row.method == label and row.within is not None]
-        if judged:
-            parts.append(f"{label} {sum(row.within is True for row in judged)} of {len(judged)}")
-    tolerances = [
-        f"{100 * value:.0f} % ({METRIC_NAMES[name.removesuffix('_relative')]})"
-        if name.endswith("_relative")
-        else f"{value:g} ({METRIC_NAMES[name]})"
-        for name, value in suite.tolerance.items()
-    ]
-    return (
-        "Each cell: the paper's mean / ours, over the number of splits in the column's head. "
-        f"No more than {' or '.join(tolerances)} worse than the paper are "
-        f"{', '.join(parts)} cells; † marks the others."
-    )
-
-
-def _where(suite: Suite, results: Results) -> str:
-    cells = [row for cell in suite.cells() if (row := results.ok(cell)) is not None]
-    devices = sorted({str(row["device_name"]) for row in cells})
-    torch = sorted({str(row["versions"]["torch"]) for row in cells})
-    return (
-        f"{', '.join(devices)}, torch {', '.join(torch)}, {', '.join(sorted({r['dtype'] for r in cells}))}."
-    )
-
-
-def scores(name: str, metrics: Sequence[str]) -> Callable[[], str]:
-    """A suite whose paper prints no numbers: ours alone, the best of each line in bold."""
-
-    def table() -> str:
-        suite = load_suite(SUITES / f"{name}.toml")
-        results = Results.read(suite.results)
-        rows = [row for row in compare(suite, results) if row.ours is not None]
-        blocks = [_score_block(rows, metric) for metric in metrics]
-        return "\n\n".join([*blocks, _where(suite, results)])
-
-    return table
-
-
-def _score_block(rows: Sequence[Comparison], metric: str) -> str:
-    mine = [row for row in rows if row.metric == metric]
-    labels = list(dict.fromkeys(row.method for row in mine))
-    best = min if metric in ("rmse", "nll", "crps") else max
-    lines = []
-    for data in dict.fromkeys(row.data for row in mine):
-        values = {row.method: row.ours for row in mine if row.data == data and row.ours is not None}
-        shown = {label: f"{value:.3f}".replace("-", "−") for label, value in values.items()}
-        winner = shown[best(values, key=lambda label: values[label])]
-        cells = [shown.get(label, "") for label in labels]
-        lines.append(
-            [data.removeprefix("classification/"), *(f"**{c}**" if c == winner else c for c in cells)]
-        )
-    head = [METRIC_NAMES[metric]] + [f"{label} ({_splits(mine, label)})" for label in labels]
-    return markdown(head, lines)
-
-
-def finite(name: str) -> Callable[[], str]:
-    """A suite that asks whether fits end with finite numbers."""
-
-    def sentence() -> str:
-        suite = load_suite(SUITES / f"{name}.toml")
-        cells, results = suite.cells(), Results.read(suite.results)
-        ok = sum(results.ok(cell) is not None for cell in cells)
-        failed = sum(results.failure(cell) is not None for cell in cells)
-        sets = list(dict.fromkeys(cell.data for cell in cells))
-        count = len({cell.label for cell in cells})
-        return (
-            f"{ok} of {len(cells)} fits ended with finite metrics, {failed} did not: {count} methods on "
-            f"{', '.join(sets)}. {_where(suite, results)}"
-        )
-
-    return sentence
 
 
 # -- calibration -------------------------------------------------------------------------------------------
@@ -314,40 +181,8 @@ def race() -> str:
 # -- the file ----------------------------------------------------------------------------------------------
 
 
-def boosting() -> str:
-    """`method="auto"` beside CatBoost."""
-    path = ROOT / "benchmarks" / "results" / "against_boosting.jsonl"
-    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    rows, wins = [], {"nll": 0, "crps": 0, "rmse": 0}
-    for name in dict.fromkeys(row["data"] for row in found):
-        ours, theirs = (
-            next(row for row in found if (row["data"], row["contestant"]) == (name, who))
-            for who in ("auto", "catboost")
-        )
-        cells = [name]
-        for metric in wins:
-            pair = [f"{row[metric]:.3f}".replace("-", "−") for row in (ours, theirs)]
-            better = ours[metric] < theirs[metric]
-            wins[metric] += better
-            pair[0 if better else 1] = f"**{pair[0 if better else 1]}**"
-            cells.append(" / ".join(pair))
-        rows.append([*cells, f"{ours['seconds']:.0f} / {theirs['seconds']:.0f}", f"`{ours['method']}`"])
-    table = markdown(("auto / CatBoost", "NLL", "CRPS", "RMSE", "seconds", "chosen"), rows)
-    counts = ", ".join(f"{metric.upper()} {count}" for metric, count in wins.items())
-    where = f"{found[0]['threads']} CPU cores, torch {found[0]['versions']['torch']}"
-    return f"{table}\n\nauto is better on, of {len(rows)}: {counts}. One split. {where}."
-
-
-def _find_benchmarks() -> None:
-    """So that what lies beside this file can be imported from it."""
-    folder = str(ROOT / "benchmarks")
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-
-
 def speed() -> str:
     """The race (benchmarks/race.py), which keeps its own table."""
-    _find_benchmarks()
     from racing.tables import table
 
     return table()
@@ -355,7 +190,6 @@ def speed() -> str:
 
 def optimisation() -> str:
     """Bayesian optimisation (benchmarks/paper_bo.py): best values at the end, task by task."""
-    _find_benchmarks()
     import paper_bo
 
     lines = paper_bo.stored(ROOT / "benchmarks" / "results" / "paper_bo.jsonl")
@@ -389,7 +223,6 @@ def optimisation() -> str:
 
 def decoupling() -> str:
     """What decoupling changes in paper_bo.py, run by run."""
-    _find_benchmarks()
     import paper_bo
 
     lines = paper_bo.stored(ROOT / "benchmarks" / "results" / "paper_bo.jsonl")
@@ -413,7 +246,6 @@ def loops(
     """Regrets of loops at equal evaluations (benchmarks/bo_loops.py, bo_turbo.py), with paired tests."""
 
     def tables() -> str:
-        _find_benchmarks()
         from bo_rows import read, table
 
         rows = read(ROOT / "benchmarks" / "results" / f"{name}.jsonl")
@@ -448,72 +280,90 @@ def molecules() -> str:
     return markdown(["features of a molecule", *columns], rows).replace("-0.", "−0.").replace("−0.00", "0.00")
 
 
-TABLES: dict[Path, dict[str, Callable[[], str]]] = {
-    README: {
-        "methods": methods,
-        "benchmark:paper_dc": paper("paper_dc"),
-        "benchmark:convergence": convergence,
-        "benchmark:race": race,
-    },
-    RESULTS: {
-        "benchmark:paper_orth": paper("paper_orth"),
-        "benchmark:paper_orth_classification": paper("paper_orth_classification"),
-        "benchmark:paper_components": scores("paper_components", ("loglik", "accuracy")),
-        "benchmark:paper_dkl": paper("paper_dkl"),
-        "benchmark:calibration": calibration,
-        "benchmark:paper_deep": scores("paper_deep", ("loglik", "rmse")),
-        "benchmark:float32": finite("float32"),
-        "benchmark:speed": speed,
-        "benchmark:boosting": boosting,
-        "benchmark:online": online_tables,
-    },
-    OPTIMISATION: {
-        "benchmark:loops": loops(
-            "bo_loops",
-            "`DuoGPModel.fit`",
-            {n: f"`{n}`" for n in ("SingleTaskGP", "SingleTaskVariationalGP")},
+BLOCKS: dict[str, Callable[[], str]] = {
+    "methods": methods,
+    "benchmark:status": verdict_tables.status,
+    "benchmark:verdicts": verdict_tables.tables,
+    "benchmark:claims": verdict_tables.claims,
+    "benchmark:paper_dc": paper("paper_dc"),
+    "benchmark:paper_dc_doubled": paper("paper_dc_doubled"),
+    "benchmark:omega": scores("omega", ("nll",)),
+    "benchmark:study": with_state(demo_study.table, "demo_study"),
+    "benchmark:convergence": with_state(convergence, "orth_convergence"),
+    "benchmark:race": with_state(race, "closed_form_race"),
+    "benchmark:paper_orth": paper("paper_orth"),
+    "benchmark:paper_orth_classification": paper("paper_orth_classification"),
+    "benchmark:paper_components": scores("paper_components", ("loglik", "accuracy")),
+    "benchmark:paper_dkl": paper("paper_dkl"),
+    "benchmark:calibration": with_state(calibration, "calibration"),
+    "benchmark:paper_deep": scores("paper_deep", ("loglik", "rmse")),
+    "benchmark:float32": finite("float32"),
+    "benchmark:speed": with_state(speed, "race_cuda", "race_cpu"),
+    "benchmark:online": with_state(online_tables, "online_robot"),
+    "benchmark:loops": with_state(
+        loops(
+            "bo_loops", "`DuoGPModel.fit`", {n: f"`{n}`" for n in ("SingleTaskGP", "SingleTaskVariationalGP")}
         ),
-        "benchmark:turbo": loops(
+        "bo_loops",
+    ),
+    "benchmark:turbo": with_state(
+        loops(
             "bo_turbo",
             "ours",
             {"tutorial": "BoTorch's tutorial"},
             {"duogp,successes=3": "ours, `successes=3`"},
         ),
-        "benchmark:bo": optimisation,
-        "benchmark:decoupling": decoupling,
-        "benchmark:molecules": molecules,
-    },
+        "bo_turbo",
+    ),
+    "benchmark:bo": with_state(optimisation, "paper_bo"),
+    "benchmark:decoupling": with_state(decoupling, "paper_bo"),
+    "benchmark:molecules": with_state(molecules, "molecule_features"),
 }
 
 
+def pages(root: Path = ROOT) -> list[Path]:
+    """README.md and every page of docs/ with a marker of a block."""
+    candidates = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    marker = re.compile("|".join(re.escape(f"<!-- {name} -->") for name in BLOCKS))
+    return [path for path in candidates if path.is_file() and marker.search(path.read_text("utf-8"))]
+
+
 def rewrite(path: Path, text: str) -> str:
-    """The text with every table as it should be."""
-    for name, make in TABLES[path].items():
+    """The text with every block as it should be."""
+    for name, make in BLOCKS.items():
         pattern = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- /{re.escape(name)} -->)", re.S)
-        if len(pattern.findall(text)) != 1:
-            raise ValueError(f"{path.name} must have one <!-- {name} --> and one <!-- /{name} -->")
-        table = make()
-        text = pattern.sub(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)  # type: ignore[misc]
+        if (begun := text.count(f"<!-- {name} -->")) != len(pattern.findall(text)) or begun > 1:
+            raise ValueError(f"{path.name}: one <!-- {name} --> needs one <!-- /{name} -->")
+        if begun:
+            block = make()
+            text = pattern.sub(lambda found, block=block: f"{found[1]}{block}\n{found[2]}", text)  # type: ignore[misc]
     return text
+
+
+def without_states(text: str) -> str:
+    """A page without what it says of stale rows, so that a change of the source alone changes nothing."""
+    kept = re.sub(r"<!-- benchmark:status -->.*?<!-- /benchmark:status -->", "", text, flags=re.S)
+    kept = re.sub(r"\n+(\*\*Stale\*\*:|No row is stale).*", "", kept)
+    return re.sub(r" \| \d+ of \d+ \|$", " |", kept.replace(" ˢ", ""), flags=re.M)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="only say whether README.md is in sync")
+    parser.add_argument("--check", action="store_true", help="only say whether the pages are up to date")
     options = parser.parse_args(arguments)
-    stale = []
-    for path in TABLES:
+    wrong = []
+    for path in pages():
         before = path.read_text(encoding="utf-8")
         after = rewrite(path, before)
-        if before != after:
-            stale.append(path.name)
-            if not options.check:
-                path.write_text(after, encoding="utf-8")
-    if options.check and stale:
-        print(f"{', '.join(stale)}: out of date, run python benchmarks/readme_tables.py", file=sys.stderr)
-    return int(options.check and bool(stale))
+        if options.check and without_states(before) != without_states(after):
+            wrong.append(path.name)
+        elif not options.check and before != after:
+            path.write_text(after, encoding="utf-8")
+    if wrong:
+        print(f"{', '.join(wrong)}: out of date, run python benchmarks/readme_tables.py", file=sys.stderr)
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

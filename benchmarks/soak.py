@@ -39,7 +39,7 @@ import numpy as np
 import torch
 
 import duogp
-from duogp.bench.measure import versions
+from duogp.bench.provenance import stamp
 from duogp.errors import SavedModelError
 from duogp.io.folder import MANIFEST, checksum
 
@@ -325,11 +325,11 @@ def main() -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             row = PARTS[name](options)
-        row |= {"seconds": round(time.perf_counter() - begun, 1), "versions": versions()}
+        row["seconds"] = round(time.perf_counter() - begun, 1)
+        print(f"{name:8} {json.dumps(row)}", flush=True)
         good &= row["kept"]
         known = json.loads(options.results.read_text()) if options.results.exists() else {}
-        options.results.write_text(json.dumps(known | {name: row}, indent=1) + "\n")
-        print(f"{name:8} {json.dumps({k: v for k, v in row.items() if k != 'versions'})}", flush=True)
+        options.results.write_text(json.dumps(known | {name: row | stamp()}, indent=1) + "\n")
     return 0 if good else 1
 
 

@@ -290,6 +290,7 @@ def child(options: dict[str, Any]) -> None:
     import torch
 
     from duogp.bench.measure import device_name, peak_memory, resolve_device, versions
+    from duogp.bench.provenance import stamp
 
     torch.set_num_threads(options["threads"])
     device = resolve_device(options["device"])
@@ -303,6 +304,7 @@ def child(options: dict[str, Any]) -> None:
         "device": device_name(device),
         "file_rows": None if options["stage"] == "cost" else options["rows"],
         **versions(),
+        **stamp(),
     }
     print(json.dumps(found))
 

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 import duogp
-from duogp.bench.measure import versions
+from duogp.bench.provenance import stamp
 from duogp.data.benchmark import load
 
 RESULTS = Path(__file__).with_name("results") / "timings.jsonl"
@@ -77,7 +77,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")
     for row in measured():
-        line = json.dumps({**row, "threads": options.threads, "versions": versions()})
+        line = json.dumps({**row, "threads": options.threads, **stamp()})
         with RESULTS.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
         print(line, flush=True)

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 import duogp
-from duogp.bench.measure import versions
+from duogp.bench.provenance import stamp
 from duogp.data.benchmark import load
 
 RESULTS = Path(__file__).parent / "results" / "to_the_end.jsonl"
@@ -92,7 +92,7 @@ def measured(task: tuple[str, str, int]) -> dict[str, Any]:
         "threads": threads,
         "default": default,
         "longer": longer,
-        "versions": versions(),
+        **stamp(),
     }
 
 

@@ -66,6 +66,7 @@ def child(options: dict[str, Any]) -> None:
     torch.set_num_threads(options["threads"])
     import duogp
     from duogp.bench.measure import Stopwatch, device_name, peak_memory, resolve_device, versions
+    from duogp.bench.provenance import stamp
 
     device = resolve_device(options["device"])
     settings: dict[str, Any] = {
@@ -103,6 +104,7 @@ def child(options: dict[str, Any]) -> None:
         "device_mb": round((peak_memory(device) or 0) / 1e6, 1) if device.startswith("cuda") else None,
         "device": device_name(device),
         **versions(),
+        **stamp(),
     }
     print(json.dumps(found))
 

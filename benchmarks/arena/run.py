@@ -92,7 +92,7 @@ def compete(job: Job, folder: Path | None, threads: int) -> Row:
 
     from arena import laws
     from arena.tables import Collection, split
-    from duogp.bench.measure import versions
+    from duogp.bench.provenance import stamp
 
     table = Collection(folder).load(job.table)
     rows = split(table, job.split)
@@ -116,7 +116,7 @@ def compete(job: Job, folder: Path | None, threads: int) -> Row:
         "columns": X.shape[1],
         "notes": contestant.notes,
         "package_version": CONTESTANTS[job.contestant].version,
-        "versions": versions(),
+        **stamp(),
     }
 
 

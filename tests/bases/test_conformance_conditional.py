@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
@@ -337,3 +338,42 @@ def test_b6_a_nugget_makes_a_bound_for_the_noisier_prior(whitening: str) -> None
         assert collapsed_value(model, batch) < dense.exact_log_evidence(model, batch, epsilon)
         f, _ = model.basis.evaluate(batch.x.unsqueeze(1), model.factors(), model.numerics, with_omega=True)
         close(f.residual, model.marginals(batch.x).residual + epsilon[..., None])
+
+
+def curvature(value: Callable[[Tensor], Tensor], n: int) -> Tensor:
+    """The matrix of a quadratic function of n numbers, from its values."""
+    at = {(i, j): value(eye(n)[i] + eye(n)[j]) for i in range(n) for j in range(i + 1)}
+    single, zero = [value(row) for row in eye(n)], value(0 * eye(n)[0])
+    out = torch.stack(
+        [at[max(i, j), min(i, j)] - single[i] - single[j] + zero for i in range(n) for j in range(n)]
+    )
+    return out.reshape(n, n)
+
+
+def test_b6_rows_bound_the_evidence_of_fitc_and_not_that_of_the_prior() -> None:
+    """β₁ = β₂ = 1 with Ω over rows, the default: below FITC's evidence, and for some y far above log p(y).
+
+    FITC's residuals are independent; rows close to each other may then have targets that the prior forbids.
+    """
+    model, batch, _ = bound_problem(conditional("Q", "rows"), n=12, seed=2)
+    with torch.no_grad():
+        batch.x.mul_(0.3)
+        model.basis.inducing.mul_(0.3)
+        model.basis.mean_kernel.kernel.lengthscale.raw.sub_(1.0)
+        model.likelihood.noise.raw.sub_(2.0)
+
+    def collapsed(y: Tensor) -> Tensor:
+        batch.y.copy_(y)
+        return collapsed_value(model, batch).sum().detach()
+
+    def exact(y: Tensor) -> Tensor:
+        batch.y.copy_(y)
+        return dense.exact_log_evidence(model, batch).sum().detach()
+
+    gains, directions = torch.linalg.eigh(curvature(collapsed, 12) - curvature(exact, 12))
+    assert gains[-1] > 0.1
+    y = 20 * directions[:, -1]
+    assert collapsed(y) > exact(y) + 10
+    _, noise, K, K_xz, residual = pieces(model, batch)
+    fitc = K_xz @ inv(K) @ K_xz.mT + block_diagonal(residual, [slice(i, i + 1) for i in range(12)])
+    assert collapsed(y) < log_evidence(batch.y, fitc + noise).sum()

@@ -152,6 +152,8 @@ def test_identity_7_noisy_marginals_shift_the_elbo_and_double_the_noise() -> Non
     assert_close(elbo(d.p, noisy, d.y), elbo(d.p, d.f, d.y) - 0.5, rtol=1e-12, atol=1e-12)
     doubled = GaussianDensity(2 * d.noise)
     assert_close(predictive(d.p, noisy, d.y), predictive(doubled, d.f, d.y), rtol=1e-12, atol=1e-12)
+    switched = predictive.configured(doubled_noise=True)
+    assert_close(switched(d.p, d.f, d.y), predictive(doubled, d.f, d.y), rtol=1e-12, atol=1e-12)
 
 
 def test_identity_20_how_the_data_pull_on_the_explained_variance() -> None:

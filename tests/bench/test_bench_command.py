@@ -17,7 +17,7 @@ def test_json_table_has_exactly_these_keys(suite, results, capsys):
     append(results, fake_row(suite.cells(["sklearn/diabetes"], ["svgp"])[0], "cpu"))
     assert main(["table", str(suite.path), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    keys = ["data", "method", "metric", "ours", "paper", "stderr", "splits", "within"]
+    keys = ["data", "method", "metric", "ours", "paper", "stderr", "splits", "within", "stale"]
     assert all(list(row) == keys for row in rows)
     assert len(rows) == 2 * 3 * 2
     assert sum(row["ours"] is not None for row in rows) == 2

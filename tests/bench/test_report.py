@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duogp.bench import Results, compare, learned, load_suite, render
-from duogp.bench.report import within_tolerance
+from duogp.bench.report import Comparison, within_tolerance
 from duogp.bench.runner import begin_row
 from helpers.bench_suite import fake_row
 
@@ -38,7 +38,8 @@ def test_table_puts_the_papers_number_beside_ours(compared):
         ("nll", 1.0, None, None),
         ("loglik", -0.54, -0.5, True),  # higher is better
         ("loglik", -0.56, -0.5, False),
-        ("loglik", 3.0, -0.5, True),
+        ("loglik", 3.0, -0.5, False),
+        ("rmse", 0.94, 1.0, False),  # better by more than the tolerance is another result too
         ("accuracy_percent", 89.0, 90.0, True),
         ("accuracy_percent", 88.9, 90.0, False),
         ("accuracy", 0.86, 0.9, True),
@@ -51,6 +52,15 @@ def test_verdicts(metric, ours, paper, verdict):
         "accuracy_relative": 0.05,
     }  # fmt: skip
     assert within_tolerance(metric, ours, paper, tolerance) is verdict
+
+
+@pytest.mark.parametrize(
+    ("metric", "ours", "verdict"),
+    [("rmse", 0.5, "better"), ("rmse", 1.5, "worse"), ("rmse", 1.0, "ok"), ("loglik", 1.5, "better")],
+)
+def test_verdicts_have_two_sides(metric, ours, verdict):
+    within = within_tolerance(metric, ours, 1.0, {"rmse": 0.1, "loglik": 0.1})
+    assert Comparison("d", "m", metric, ours, 1.0, None, 1, within).verdict == verdict
 
 
 def test_tables_speak_the_papers_sign_and_unit(tmp_path):
@@ -81,7 +91,8 @@ loglik = 0.05
 def test_text_table_counts_what_is_within_tolerance(compared):
     suite, found, cells = compared
     text = render(compare(suite, found, cells), suite.source, rich=False)
-    assert "rmse SVGP: 1 of 1 within tolerance" in text
+    assert "rmse SVGP: of 1 cells 1 within tolerance, 0 better, 0 worse" in text
+    assert "2 of 2" in text  # stale: rows without provenance
     assert "1.0500 ± 0.0100" in text
     assert text.endswith("paper: Someone 2023")
     everything = render(compare(suite, Results()), rich=False)

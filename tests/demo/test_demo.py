@@ -37,13 +37,19 @@ def test_a_table_that_is_out_of_date_is_noticed_and_mended(tables, tmp_path, mon
     copy = tmp_path / "README.md"
     text = README.read_text(encoding="utf-8")
     copy.write_text(text.replace("`svgp`", "`old`"), encoding="utf-8")
-    monkeypatch.setattr(tables, "TABLES", {copy: tables.TABLES[tables.README]})
+    monkeypatch.setattr(tables, "pages", lambda: [copy])
     assert tables.main(["--check"]) == 1
     assert "readme_tables.py" in capsys.readouterr().err
     assert tables.main([]) == 0
     assert copy.read_text(encoding="utf-8") == tables.rewrite(copy, text)
-    with pytest.raises(ValueError, match="must have one"):
-        tables.rewrite(copy, "no markers")
+    assert tables.rewrite(copy, "no markers") == "no markers"
+    with pytest.raises(ValueError, match="needs one"):
+        tables.rewrite(copy, "<!-- methods --> and no end")
+
+
+def test_every_block_stands_in_one_page(tables):
+    texts = [path.read_text(encoding="utf-8") for path in tables.pages()]
+    assert [name for name in tables.BLOCKS if sum(f"<!-- {name} -->" in text for text in texts) != 1] == []
 
 
 def test_the_table_of_methods_says_what_is_a_bound_and_how_large_q_is(tables):

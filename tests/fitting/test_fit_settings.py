@@ -124,3 +124,22 @@ def test_ard_and_isotropic_lengthscales():
     assert relevant < min(others)
     one = duogp.fit(X, y, "svgp", num_inducing=15, epochs=3, ard=False).hyperparameters()["lengthscale"]
     assert isinstance(one, float)
+
+
+def test_doubled_noise_trains_with_twice_the_noise_and_predicts_with_one():
+    """The published script of DCPPGPR maximises log N(y | μ, v + 2s²): half the noise of the formula."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 1))
+    y = 3.0 * rng.normal(size=300)
+    given = {"solver": "stochastic", "steps": 600, "num_inducing": 5, "learning_rate": 0.1}
+    given |= {"validation_fraction": 0, "standardize": False, "device": "cpu", "batch_size": 300}
+    # A point q(u) and k(x, x) = 1: nearly all variance is noise.
+    given |= {"kernel": "rbf", "output_scale": False, "initial_noise": 5.0}
+    plain, doubled = (duogp.fit(X, y, "ppgpr-delta", doubled_noise=on, **given) for on in (False, True))
+    noises = [float(np.ravel(model.hyperparameters()["noise"])[0]) for model in (plain, doubled)]
+    assert noises[1] / noises[0] == pytest.approx(0.5, rel=0.05)
+    assert np.mean(doubled.predict(X).std) < 0.85 * np.mean(plain.predict(X).std)
+    with pytest.raises(ValueError, match="doubled_noise needs a Gaussian likelihood"):
+        duogp.fit(X, y > 0, "ppgpr-chol", likelihood="bernoulli", doubled_noise=True, **given)
+    with pytest.warns(DataWarning, match="no use for doubled_noise"):
+        duogp.fit(X, y, "svgp", doubled_noise=True, **given | {"steps": 1})

@@ -11,7 +11,8 @@ and, for the mismatch D of the two conditional means at the data (MATH §11 B1),
 
     Ω = ½ (‖L_s⁻¹ D L_S‖² + ‖L_s⁻¹ D m‖²),   L_s L_sᵀ = K̃ = k(X, X) − φ_kᵀφ_k
 
-KL + Ω is the KL of the joint q(f, u) from the prior, so β₁ = β₂ = 1 is a true bound.
+With Ω over all rows, KL + Ω is the KL of the joint q(f, u) from the prior, and β₁ = β₂ = 1 bounds log p(y).
+Over single rows or blocks of rows it bounds the evidence of FITC or PITC instead.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ class ConditionalFactors(NamedTuple):
 class Conditional(Basis):
     """`omega` says which residual block Ω sees:
 
-    - ``"rows"``: blocks of one row, scaled to the sum over all rows: no factorisation, and a true bound for
-      the FITC prior (MATH §11 B6);
+    - ``"rows"``: blocks of one row, scaled to the sum over all rows: no factorisation, and at β₂ = 1 a
+      bound on the evidence of FITC, not on log p(y) (MATH §11 B6);
     - ``"batch"``: the minibatch as it comes, unscaled, with the reference code's 1e-3 nugget: what the
       paper's experiments ran, not a bound;
-    - ``"blocks"``: one block of a fixed partition, scaled to the sum over blocks: a true bound for the
-      PITC prior (MATH §11 B6);
+    - ``"blocks"``: one block of a fixed partition, scaled to the sum over blocks: at β₂ = 1 a bound on
+      the evidence of PITC (MATH §11 B6);
     - ``"full"``: all rows at once: the paper's formula, for n up to a few thousand.
 
     In all but ``"batch"`` the nugget is part of the model: it is added to the residual variance as well.

@@ -11,9 +11,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from duogp.bench.claims import CLAIMS, decide, load_claims
+from duogp.bench.experiments import load_experiments, status_line
+from duogp.bench.numerics import numerics_version
 from duogp.bench.report import compare, learned, render
 from duogp.bench.results import Results
 from duogp.bench.runner import run
+from duogp.bench.status import counts, every_suite, states, status_lines
 from duogp.bench.suite import Cell, Suite, find_program, load_suite
 
 #: Missing cells that are listed after a run.
@@ -21,7 +25,7 @@ LISTED = 20
 
 
 def parser(prog: str) -> ArgumentParser:
-    """The commands run, table and missing, each with a suite and a choice of its cells."""
+    """The commands of a suite (run, table, missing) and of the whole store (status, claims, report)."""
     choice = ArgumentParser(add_help=False)
     choice.add_argument("suite", help="name in benchmarks/suites, or the path of a TOML file; arena")
     choice.add_argument("--results", metavar="FILE", help="default: benchmarks/results/NAME.jsonl")
@@ -40,12 +44,27 @@ def parser(prog: str) -> ArgumentParser:
         "--replicates", metavar="K", type=int, default=1, help="splits trained as one batched model"
     )
     run.add_argument("--time-limit", metavar="SECONDS", type=float, help="start no cell that would end later")
+    run.add_argument("--stale", action="store_true", help="run stale cells again, after the missing ones")
     table = commands.add_parser("table", parents=[choice], help="the paper's numbers beside ours")
     table.set_defaults(command=print_table)
     table.add_argument("--json", action="store_true", help="a list of rows")
     table.add_argument("--learned", action="store_true", help="learned length-scales instead")
     missing = commands.add_parser("missing", parents=[choice], help="list the cells without a result")
     missing.set_defaults(command=print_missing)
+
+    whole = ArgumentParser(add_help=False)
+    whole.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    status = commands.add_parser("status", parents=[whole], help="done, stale, failed and missing cells")
+    status.set_defaults(store=print_status)
+    status.add_argument("suite", nargs="?", help="one suite (default: all of them, and the experiments)")
+    status.add_argument("--version", action="store_true", help="only print the numerics version")
+    status.add_argument("--json", action="store_true", help="counts by suite")
+    claims = commands.add_parser("claims", parents=[whole], help="the papers' claims, decided from the store")
+    claims.set_defaults(store=print_claims)
+    claims.add_argument("--json", action="store_true", help="a list of decisions")
+    report = commands.add_parser("report", parents=[whole], help="one HTML page of everything")
+    report.set_defaults(store=write_report)
+    report.add_argument("-o", "--output", metavar="FILE", default="report.html", help="default: report.html")
     return top
 
 
@@ -56,6 +75,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m duogp.be
         return run_program(folder, [arguments[0], *arguments[2:]], f"{prog} COMMAND {folder.name}")
     options = parser(prog).parse_args(arguments)
     try:
+        if hasattr(options, "store"):
+            done: int = options.store(options)
+            return done
         suite = load_suite(options.suite)
         cells = suite.cells(names(options.data), names(options.methods), options.splits)
         status: int = options.command(suite, cells, Path(options.results or suite.results), options)
@@ -92,6 +114,7 @@ def run_suite(suite: Suite, cells: list[Cell], path: Path, options: Namespace) -
         workers=options.workers,
         replicates=options.replicates,
         time_limit=options.time_limit,
+        again=options.stale,
         report=print_now,
     )
     count = len(done.missing)
@@ -133,6 +156,50 @@ def missing_lines(cells: list[Cell], found: Results) -> list[str]:
         why = f" (failed: {row['error']['type']}: {row['error']['message']})" if row else ""
         lines.append(f"{cell}{why}".splitlines()[0])
     return lines
+
+
+def print_status(options: Namespace) -> int:
+    """Print the states of all cells of one suite, or the counts of all suites and experiments."""
+    if options.version:
+        print_now(numerics_version())
+        return 0
+    suites = [load_suite(options.suite)] if options.suite else every_suite()
+    found = [(suite, states(suite, Results.read(suite.results))) for suite in suites]
+    if options.json:
+        print_now(json.dumps({suite.name: counts(cells) for suite, cells in found}, indent=2))
+        return 0
+    for suite, cells in found:
+        for line in status_lines(suite, cells, listed=sys.maxsize if options.suite else 0):
+            print_now(line)
+    if not options.suite:
+        for experiment in load_experiments():
+            print_now(status_line(experiment))
+        print_now(f"numerics version {numerics_version()}")
+    return 0
+
+
+def print_claims(options: Namespace) -> int:
+    """Print one line per claim: verdict, n, test, effect."""
+    claims, sources = load_claims(CLAIMS)
+    decisions = [decide(claim, sources) for claim in claims]
+    if options.json:
+        print_now(json.dumps(list(map(asdict, decisions)), indent=2, ensure_ascii=False))
+        return 0
+    for each in decisions:
+        print_now(
+            f"{each.verdict}: {each.claim.text} ({each.claim.paper}, {each.claim.place}): {each.numbers}"
+        )
+    return 0
+
+
+def write_report(options: Namespace) -> int:
+    """Write the HTML page."""
+    from duogp.bench.page import page
+
+    path = Path(options.output)
+    path.write_text(page(), encoding="utf-8")
+    print_now(f"{path}")
+    return 0
 
 
 def print_now(line: str) -> None:

@@ -1,4 +1,7 @@
-"""Tables of the paper's numbers beside ours: mean over splits, standard error, difference, verdict."""
+"""Tables of the paper's numbers beside ours: mean over splits, standard error, difference, verdict.
+
+A verdict is two-sided: "ok" within the suite's tolerance, else "better" or "worse" than the paper.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from duogp.bench.results import Results, Row
+from duogp.bench.status import is_stale
 from duogp.bench.suite import Cell, Numbers, Suite
 
 #: Metrics that papers report in another sign or unit than rows hold them: name → stored metric, factor.
 DERIVED = {"loglik": ("nll", -1.0), "accuracy_percent": ("accuracy", 100.0)}
 #: Everything else is better the lower it is.
 HIGHER_IS_BETTER = frozenset({"loglik", "accuracy", "accuracy_percent"})
-COLUMNS = ("data", "method", "paper", "ours", "splits", "difference", "verdict")
-#: Terminal colours of lines, by verdict: red and faint.
-COLOURS = {"worse": "\033[31m", "not run": "\033[2m"}
+#: Relative room for the rounding of a difference that is exactly the tolerance.
+ROUNDING = 1e-9
+COLUMNS = ("data", "method", "paper", "ours", "splits", "difference", "verdict", "stale")
+#: Terminal colours of lines, by verdict: red, green and faint.
+COLOURS = {"worse": "\033[31m", "better": "\033[32m", "not run": "\033[2m"}
 #: Columns of text; all others are numbers.
-TEXTS = frozenset({"data", "method", "verdict"})
+TEXTS = frozenset({"data", "method", "verdict", "stale"})
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One number of a table: ours (None: not run) and the paper's (None: not reported)."""
+    """One number of a table: ours (None: not run) and the paper's (None: not reported).
+
+    ``within``: whether they differ by no more than the tolerance, on either side; ``stale``: how many of the
+    splits have a stale row (`duogp.bench.provenance`).
+    """
 
     data: str
     method: str
@@ -36,12 +46,16 @@ class Comparison:
     stderr: float | None
     splits: int
     within: bool | None
+    stale: int = 0
 
     @property
     def verdict(self) -> str:
-        if self.within is None:
+        """``ok``, ``better``, ``worse``, ``not run``, or nothing without a paper's number or a tolerance."""
+        if self.within is None or self.ours is None or self.paper is None:
             return "not run" if self.ours is None else ""
-        return "ok" if self.within else "worse"
+        if self.within:
+            return "ok"
+        return "better" if (self.ours > self.paper) == (self.metric in HIGHER_IS_BETTER) else "worse"
 
 
 def compare(suite: Suite, results: Results, cells: Sequence[Cell] | None = None) -> list[Comparison]:
@@ -61,7 +75,7 @@ def learned(suite: Suite, results: Results, cells: Sequence[Cell] | None = None)
 def within_tolerance(
     metric: str, ours: float | None, paper: float | None, tolerance: dict[str, float]
 ) -> bool | None:
-    """Whether ours is not worse than the paper's by more than the suite allows (the larger allowance).
+    """Whether ours differs from the paper's by no more than the suite allows (the larger allowance).
 
     None where a number or the allowance is not known.
     """
@@ -71,7 +85,7 @@ def within_tolerance(
     allowed = [scale * tolerance[name] for name, scale in scales.items() if name in tolerance]
     if not allowed:
         return None
-    return ours >= paper - max(allowed) if metric in HIGHER_IS_BETTER else ours <= paper + max(allowed)
+    return abs(ours - paper) <= max(allowed) * (1 + ROUNDING)
 
 
 def render(rows: Sequence[Comparison], source: str = "", *, rich: bool | None = None) -> str:
@@ -94,15 +108,16 @@ def render(rows: Sequence[Comparison], source: str = "", *, rich: bool | None = 
 
 
 def summary(rows: Sequence[Comparison]) -> list[str]:
-    """``rmse SVGP: 6 of 7 within tolerance``, one line per metric and method."""
+    """``rmse SVGP: of 7 cells 5 within tolerance, 1 better, 1 worse``, one line per metric and method."""
     lines = []
     for metric, method in dict.fromkeys((row.metric, row.method) for row in rows):
         judged = [r for r in rows if (r.metric, r.method) == (metric, method) and r.paper is not None]
         ran = [r for r in judged if r.within is not None]
         if ran:
-            good, absent = sum(r.within is True for r in ran), len(judged) - len(ran)
-            not_run = f" ({absent} not run)" if absent else ""
-            lines.append(f"{metric} {method}: {good} of {len(judged)} within tolerance{not_run}")
+            good, better, worse = (sum(r.verdict == v for r in ran) for v in ("ok", "better", "worse"))
+            counts = f"{good} within tolerance, {better} better, {worse} worse"
+            not_run = f" ({len(judged) - len(ran)} not run)" if len(judged) > len(ran) else ""
+            lines.append(f"{metric} {method}: of {len(ran)} cells {counts}{not_run}")
     return lines
 
 
@@ -120,7 +135,7 @@ def _compare(
     for metric, (path, factor) in paths.items():
         for data, method in pairs:
             rows = [row for cell in by_pair[data, method] if (row := results.ok(cell)) is not None]
-            values = [factor * value for row in rows if (value := _number_at(row, path)) is not None]
+            values = [factor * value for row in rows if (value := number_at(row, path)) is not None]
             theirs = paper.get(metric, {}).get(data, {}).get(method)
             ours = statistics.fmean(values) if values else None
             yield Comparison(
@@ -132,10 +147,11 @@ def _compare(
                 stderr=statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None,
                 splits=len(values),
                 within=within_tolerance(metric, ours, theirs, suite.tolerance),
+                stale=sum(map(is_stale, rows)),
             )
 
 
-def _number_at(row: Row, path: str) -> float | None:
+def number_at(row: Row, path: str) -> float | None:
     """The number at a dotted path; of a list (ARD lengthscales) its mean."""
     value: Any = row
     while path and isinstance(value, dict):
@@ -159,7 +175,8 @@ def _line(row: Comparison) -> tuple[str, ...]:
     if row.stderr is not None:
         ours += f" ± {row.stderr:.4f}"
     difference = "–" if row.ours is None or row.paper is None else f"{row.ours - row.paper:+.4f}"
-    return row.data, row.method, paper, ours, str(row.splits), difference, row.verdict
+    stale = f"{row.stale} of {row.splits}" if row.stale else ""
+    return row.data, row.method, paper, ours, str(row.splits), difference, row.verdict, stale
 
 
 def text_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -6,14 +6,15 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from duogp.bench import learning_curve, measure
+from duogp.bench.provenance import configuration, stamp
 from duogp.bench.results import Results, Row, append, begin_row, failure
+from duogp.bench.status import state_of
 from duogp.bench.suite import RUNNER_SETTINGS, Cell
 from duogp.bench.tasks import task_of
 from duogp.bench.workers import run_by_joblib, run_in_processes
@@ -45,6 +46,7 @@ def run(
     workers: int = 1,
     replicates: int = 1,
     time_limit: float | None = None,
+    again: bool = False,
     report: Report = print,
     execute: Execute | None = None,
     parallel: bool = False,
@@ -53,7 +55,8 @@ def run(
 
     ``replicates``: the number of splits of the same data and method that are trained as one batched model.
     With a time limit (seconds) no cell starts that is not expected to end in time; expected is the time that
-    the same data and method took before, or a small margin where that is not known. ``parallel``: by
+    the same data and method took before, or a small margin where that is not known. ``again``: stale cells
+    run as well, after those without a row. ``parallel``: by
     `joblib.Parallel` instead of ``workers``, on the backend and with the jobs of `joblib.parallel_config`.
     """
     for name, count in {"workers": workers, "replicates": replicates}.items():
@@ -63,6 +66,8 @@ def run(
     device = measure.resolve_device(device)
     earlier = Results.read(path)
     todo = earlier.missing(cells)
+    if again:
+        todo += [cell for cell in cells if state_of(cell, earlier).state == "stale"]
     if len(todo) < len(cells):
         report(f"{len(cells) - len(todo)} of {len(cells)} cells are already in {path}")
     budget = Budget(time_limit, device, earlier)
@@ -110,16 +115,19 @@ def run_job(job: Job, device: str) -> list[Row]:
     """Fit and evaluate the cells of a job at once; an exception fails them all."""
     rows = [begin_row(cell, device) for cell in job]
     try:
-        about = {"device_name": measure.device_name(device), "versions": measure.versions()}
-        for row, found in zip(rows, evaluate(job, device), strict=True):
-            row |= about | found
+        for cell, row, found in zip(job, rows, evaluate(job, device), strict=True):
+            row |= provenance(cell, device) | found
             if bad := [k for k, v in row["metrics"].items() if isinstance(v, float) and not math.isfinite(v)]:
                 row |= failure(FloatingPointError(f"metrics not finite: {', '.join(bad)}"))
     except Exception as error:
-        rows = [row | failure(error) for row in rows]
-    for row in rows:
-        row["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
+        rows = [row | stamp(device) | failure(error) for row in rows]
     return rows
+
+
+def provenance(cell: Cell, device: str) -> Row:
+    """The stamp of a cell's row, and the hash of its resolved configuration."""
+    stamped = stamp(device, method=cell.method, settings=cell.settings, seed=cell.seed)
+    return stamped | {"configuration": configuration(cell)}
 
 
 def evaluate(job: Job, device: str) -> list[Row]:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 
 from duogp.errors import DataWarning
-from duogp.fitting.factories import likelihood_label, likelihood_traits
+from duogp.fitting.factories import is_gaussian, likelihood_label, likelihood_traits
 from duogp.likelihoods import Likelihood
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings, as_list
@@ -19,6 +19,8 @@ def check_settings(method: Method, settings: Settings, given: Mapping[str, objec
         raise ValueError(f"beta2 weighs Ω, which only decoupled conditionals have; {method.name!r} has none")
     if method.data_term.needs_powers and not likelihood_traits(settings).has_powers:
         raise ValueError(f"{method.name!r} needs a Gaussian likelihood, got {likelihood_label(settings)}")
+    if settings.doubled_noise and "doubled_noise" in method.options and not is_gaussian(settings):
+        raise ValueError(f"doubled_noise needs a Gaussian likelihood, got {likelihood_label(settings)}")
     if recipe.points_are_rows and (len(as_list(settings.beta1)) > 1 or settings.beta1 != 1):
         raise ValueError(f"beta1 weighs a KL, and {method.name!r} has none")
     if settings.epochs is not None and settings.steps is not None:

@@ -162,6 +162,7 @@ class Settings(CheckedSettings):
     ridge: Literal["printed", "kernel", "contracting"] = "printed"  #: S of a ridge q(u) (MATH §5.3)
     epsilon: Annotated[float, POSITIVE_SHARE] = 0.1  #: of DSGPC-ε: how far the second block is shrunk
     gpytorch_sign: bool = False  #: of the γ-robust normaliser, for comparison only
+    doubled_noise: bool = False  #: predictive: 2s² in training, as DCPPGPR's script; for comparison only
 
     # networks: feature extractors of deep kernels, network means
     widths: Sequence[int] | None = None  #: of the extractor's layers, its features last; by the rows

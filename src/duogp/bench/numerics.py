@@ -1,0 +1,140 @@
+"""The numerics version: a hash of the source code that decides what a fit computes.
+
+It is the sha256 over the syntax trees of the modules in `PARTS`, without comments, docstrings and line
+numbers, so that a sentence or a blank line changes nothing and an operator does. The walk over a tree is our
+own: `ast.dump` and `ast.unparse` differ between versions of Python.
+
+A changed hash does not say that a number changed. ``benchmarks/numerics.toml`` lists hashes that were shown
+to give the same numbers, each with its evidence (usually ``benchmarks/same_digits.py``); see `Ledger`.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import subprocess
+import tarfile
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+#: Packages and modules of duogp that decide the numbers of a fit, from the data to the metrics.
+PARTS = (
+    "numerics", "kernels", "likelihoods", "variational", "means", "bases", "objectives.py", "fused", "models",
+    "inference", "training", "methods", "fitting", "posterior", "online", "baselines", "metrics.py", "api.py",
+    "data/benchmark.py", "data/scaling.py", "data/splits.py", "data/targets.py",
+)  # fmt: skip
+SOURCE = Path(__file__).resolve().parents[1]
+REPOSITORY = SOURCE.parents[1]
+LEDGER = REPOSITORY / "benchmarks" / "numerics.toml"
+#: Hexadecimal digits of a version.
+DIGITS = 16
+#: Fields of a syntax tree that do not decide what is computed.
+IGNORED_FIELDS = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
+
+
+@lru_cache(maxsize=1)
+def numerics_version() -> str:
+    """The numerics version of the source that runs."""
+    return version_of(
+        {path.relative_to(SOURCE).as_posix(): path.read_text("utf-8") for path in _files(SOURCE)}
+    )
+
+
+@lru_cache(maxsize=64)
+def numerics_at(commit: str, repository: Path = REPOSITORY) -> str | None:
+    """The numerics version of a commit; None where git or the commit is not at hand."""
+    command = ["git", "archive", "--format=tar", commit, "--", "src/duogp"]
+    try:
+        done = subprocess.run(command, cwd=repository, capture_output=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    texts = {}
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        for member in archive:
+            name = member.name.removeprefix("src/duogp/")
+            if member.isfile() and _belongs(name) and (file := archive.extractfile(member)) is not None:
+                texts[name] = file.read().decode("utf-8")
+    return version_of(texts)
+
+
+def version_of(texts: Mapping[str, str]) -> str:
+    """The hash of modules, given by path below ``src/duogp``; the order of the mapping does not matter."""
+    lines = [f"{name} {_module_hash(texts[name])}\n" for name in sorted(texts)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:DIGITS]
+
+
+@lru_cache(maxsize=4096)  # commits share most of their files
+def _module_hash(text: str) -> str:
+    return hashlib.sha256("".join(_tokens(ast.parse(text))).encode()).hexdigest()
+
+
+def _belongs(name: str) -> bool:
+    """Whether a path below ``src/duogp`` is one of the `PARTS`."""
+    return name.endswith(".py") and any(name == part or name.startswith(f"{part}/") for part in PARTS)
+
+
+def _files(source: Path) -> list[Path]:
+    return [path for path in source.rglob("*.py") if _belongs(path.relative_to(source).as_posix())]
+
+
+def _tokens(node: object) -> Iterable[str]:
+    """A tree as text: names of nodes, and the values of their fields that decide something."""
+    if isinstance(node, ast.AST):
+        yield f"({type(node).__name__}"
+        for name, value in ast.iter_fields(node):
+            if name not in IGNORED_FIELDS and value is not None and value != []:
+                yield f" {name}="
+                yield from _tokens(value)
+        yield ")"
+    elif isinstance(node, list):
+        yield "["
+        for item in node:
+            if not _is_text_alone(item):
+                yield from _tokens(item)
+        yield "]"
+    else:
+        yield repr(node)
+
+
+def _is_text_alone(node: object) -> bool:
+    """A docstring, or another string that is a statement of its own."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Groups of numerics versions that were shown to give the same numbers, defaults included.
+
+    The file has tables ``[[same]]`` with ``versions`` (a list of hashes) and ``evidence`` (what was run).
+    """
+
+    groups: tuple[frozenset[str], ...] = ()
+
+    @classmethod
+    def read(cls, path: Path = LEDGER) -> Ledger:
+        """The ledger of a file; an empty one where there is no file."""
+        try:
+            raw = tomllib.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            return cls()
+        groups: list[frozenset[str]] = []
+        for table in raw.get("same", []):
+            if not table.get("evidence"):
+                raise ValueError(f"{path.name}: every [[same]] table needs its evidence, got {table!r}")
+            group = frozenset(map(str, table["versions"]))
+            joined = [other for other in groups if other & group]
+            groups = [other for other in groups if not other & group]
+            groups.append(group.union(*joined))
+        return cls(tuple(groups))
+
+    def same(self, one: str, other: str) -> bool:
+        """Whether two versions are known to give the same numbers."""
+        return one == other or any({one, other} <= group for group in self.groups)

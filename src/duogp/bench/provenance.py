@@ -1,0 +1,139 @@
+"""The provenance of a row: commit, state of the tree, versions, device, resolved settings, numerics version.
+
+`stamp` gives these fields to every row, of the runner and of the scripts in ``benchmarks/``; `staleness` says
+why a row may no longer be what the library computes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from duogp.bench import measure
+from duogp.bench.numerics import REPOSITORY, Ledger, numerics_at, numerics_version
+from duogp.bench.suite import RUNNER_SETTINGS, Cell, canonical_json
+
+#: Settings that belong to the run, not to the result: no part of what is resolved.
+OF_THE_RUN = frozenset({"device", "verbose", "random_state"})
+#: Reasons of `staleness`.
+NO_PROVENANCE = "no provenance"
+CHANGED_NUMERICS = "numerics changed"
+
+
+def stamp(
+    device: str | None = None,
+    *,
+    method: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+) -> dict[str, Any]:
+    """The provenance fields of a row that ends now; without what is not given.
+
+    ``device``: a torch device. ``method`` and ``settings``: the keywords of `duogp.fit`, stored as
+    ``resolved`` with every default filled in.
+    """
+    commit, dirty = tree_state()
+    row: dict[str, Any] = {"commit": commit, "dirty": dirty, "numerics": numerics_version()}
+    row["versions"] = measure.versions()
+    if device is not None:
+        row |= {"device": device, "device_name": measure.device_name(device)}
+    if seed is not None:
+        row["seed"] = seed
+    if method is not None:
+        row["resolved"] = resolved(method, settings or {})
+    row["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
+    return row
+
+
+@lru_cache(maxsize=1)
+def tree_state() -> tuple[str | None, bool | None]:
+    """The commit of the source, and whether code differs from it; None where it is not known.
+
+    Results are no code: a run that appends to ``benchmarks/results`` does not make the tree dirty. On
+    machines that hold a copy without history, ``DUOGP_COMMIT`` names the commit, with "+" where code differs.
+    """
+    if given := os.environ.get("DUOGP_COMMIT"):
+        return given.removesuffix("+"), given.endswith("+")
+    try:
+        commit = _git("rev-parse", "--short=9", "HEAD").strip()
+        changed = _git("status", "--porcelain", "--", "src", "benchmarks", ":!benchmarks/results")
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+    return commit or None, bool(changed.strip())
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=30, check=True)
+    return done.stdout
+
+
+def resolved(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a fit with every default filled in: of the method, then of the library.
+
+    What the data decide (None here) is decided by code that the numerics version covers.
+    """
+    from duogp.baselines.options import NeuralSettings
+    from duogp.methods import METHODS
+    from duogp.methods.settings import Settings
+
+    own = METHODS[method] if method in METHODS else None  # noqa: SIM401 `get` refuses unknown names
+    given = {k: v for k, v in settings.items() if k not in RUNNER_SETTINGS}
+    kind = NeuralSettings if own is not None and own.is_baseline else Settings
+    known = kind.__dataclass_fields__
+    full = kind(**{k: v for k, v in given.items() if k in known}).to_dict()
+    of_method = {k: v for k, v in (own.defaults if own else {}).items() if k not in given}
+    out = {**full, **of_method, **{k: v for k, v in given.items() if k not in known}}
+    return {k: out[k] for k in sorted(out) if k not in OF_THE_RUN}
+
+
+def configuration(cell: Cell) -> str:
+    """sha256 of all that decides the result of a cell, the defaults of today included."""
+    deciding = [
+        cell.data,
+        cell.protocol,
+        cell.split,
+        cell.seed,
+        cell.method,
+        resolved(cell.method, cell.settings),
+    ]
+    return hashlib.sha256(canonical_json(deciding).encode()).hexdigest()
+
+
+def changed_defaults(row: Mapping[str, Any]) -> list[str]:
+    """``name: then → now`` of every resolved setting of a row whose value is another one today.
+
+    A setting that came or went since is a change of the source, which the numerics version notices.
+    """
+    if not isinstance(then := row.get("resolved"), dict):
+        return []
+    now = resolved(str(row["method"]), row.get("settings", {}))
+    pairs = {name: (canonical_json(then[name]), canonical_json(now[name])) for name in then if name in now}
+    return [f"{name}: {before} → {after}" for name, (before, after) in pairs.items() if before != after]
+
+
+def staleness(row: Mapping[str, Any], ledger: Ledger) -> list[str]:
+    """The reasons why a row may not be what the library computes now; none for a fresh row.
+
+    A row without a numerics version but with a clean commit has that of its commit.
+    """
+    now = numerics_version()
+    version = row.get("numerics")
+    if version is None and (commit := _clean_commit(row)) is not None:
+        version = numerics_at(commit)
+    if version is None:
+        return [NO_PROVENANCE]
+    reasons = [] if ledger.same(str(version), now) else [CHANGED_NUMERICS]
+    return reasons + [f"default changed: {change}" for change in changed_defaults(row)]
+
+
+def _clean_commit(row: Mapping[str, Any]) -> str | None:
+    """The commit of a row without uncommitted changes."""
+    versions = row.get("versions")
+    commit = row.get("commit") or (versions.get("commit") if isinstance(versions, dict) else None)
+    return None if not commit or row.get("dirty") or str(commit).endswith("+") else str(commit)
