@@ -38,6 +38,7 @@ def build() -> "typer.Typer":
     from duogp.cli.methods import methods
     from duogp.cli.plot import plot
     from duogp.cli.predict import predict
+    from duogp.cli.report import report
     from duogp.cli.serve import serve
 
     app = typer.Typer(
@@ -64,7 +65,7 @@ def build() -> "typer.Typer":
     ) -> None:
         """Gaussian processes whose mean and covariance learn separately."""
 
-    for function in (fit, predict, evaluate, explain, plot, info, methods, export, serve, bo):
+    for function in (fit, predict, evaluate, explain, report, plot, info, methods, export, serve, bo):
         add_command(app, function)
     add_bench(app)
     return app
