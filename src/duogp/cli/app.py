@@ -29,6 +29,7 @@ def build() -> "typer.Typer":
 
     from duogp.cli.bench import add_bench
     from duogp.cli.bo import bo
+    from duogp.cli.data import add_data
     from duogp.cli.errors import CommandGroup, add_command
     from duogp.cli.evaluate import evaluate
     from duogp.cli.explain import explain
@@ -68,4 +69,5 @@ def build() -> "typer.Typer":
     for function in (fit, predict, evaluate, explain, report, plot, info, methods, export, serve, bo):
         add_command(app, function)
     add_bench(app)
+    add_data(app)
     return app
