@@ -103,6 +103,7 @@ def note(text: str) -> None:
 
 
 def one_line(text: str) -> str:
+    """A text without line breaks and repeated spaces."""
     return " ".join(text.split())
 
 

@@ -308,6 +308,7 @@ def noise_std(gp: Any, X: NDArray) -> float | None:
 
 
 def print_report(report: dict[str, Any]) -> None:
+    """The report of a fit, for people."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(report["columns"].values()).items())
     without, classes, noise = report["rows_without_target"], report["classes"], report["noise_std"]
     labels = "" if classes is None else f" ({len(classes)} classes: {some(map(str, classes), 5)})"

@@ -21,6 +21,8 @@ from duogp.tables.schema import require_columns
 
 @dataclass(frozen=True)
 class SavedModel:
+    """A model that `duogp fit` wrote, the schema of its table and the report of its fit."""
+
     folder: Path
     estimator: Any  # a GPRegressor or GPClassifier; None where the folder holds a model without one
     gp: Any

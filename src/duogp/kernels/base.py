@@ -133,6 +133,7 @@ class Scale(Kernel):
         self.variance = Positive(float(variance), prior=prior, trainable=trainable)
 
     def config(self) -> dict[str, Any]:
+        """Arguments of the constructor, for saving."""
         return {"kernel": self.kernel, "variance": self.variance, "prior": self.variance.prior}
 
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:

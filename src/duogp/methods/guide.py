@@ -14,7 +14,7 @@ CHOOSER: tuple[tuple[str, str], ...] = (
 
 #: By the name of a method.
 USE_WHEN: dict[str, str] = {
-    "svgp": "more rows than an exact GP takes, or another likelihood than Gaussian; the method to compare with",
+    "svgp": "more rows than an exact GP takes, or another likelihood than Gaussian; what to compare with",
     "map": "the inducing values as plain parameters are enough; a baseline of Jankowiak et al. 2020",
     "gamma-robust": "some targets are far off; student-t is the likelihood for the same",
     "vfitc": "FITC's variances are wanted on minibatches",

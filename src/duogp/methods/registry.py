@@ -84,10 +84,12 @@ class Method:
 
     @property
     def q_class(self) -> type[Q]:
+        """The class of q(u)."""
         return _looked_up(self.q, Q_CLASSES, "q(u)") if isinstance(self.q, str) else self.q
 
     @property
     def q_name(self) -> str:
+        """The name of q(u), or of its class."""
         return self.q if isinstance(self.q, str) else self.q.__name__
 
     @property
@@ -124,6 +126,7 @@ class Method:
 
     @property
     def has_network_mean(self) -> bool:
+        """Whether its prior mean is a network."""
         return self.defaults.get("mean") == NETWORK_MEAN
 
     @property

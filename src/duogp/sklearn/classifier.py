@@ -46,6 +46,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
         return probabilities
 
     def predict_log_proba(self, X: Any) -> Array:
+        """Logarithms of class probabilities, [n, classes]."""
         return np.log(self.predict_proba(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

@@ -123,8 +123,11 @@ class GPRegressor(RegressorMixin, BaseGP):
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, *, function: bool = False, noise: Any = None
     ) -> Array:
-        """Joint draws of observations (of the function with ``function=True``): [n, n_samples] or
-        [n, outputs, n_samples], as scikit-learn's Gaussian processes have it."""
+        """Joint draws of observations, [n, n_samples] or [n, outputs, n_samples].
+
+        With ``function=True`` of the function. The last axis is that of the draws, as scikit-learn's Gaussian
+        processes have it.
+        """
         return np.moveaxis(self._draws(X, n_samples, random_state, function, noise), 0, -1)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

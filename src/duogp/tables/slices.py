@@ -15,6 +15,8 @@ from duogp.tables.values import Floats
 
 
 class Slice(NamedTuple):
+    """Rows that differ in one column only."""
+
     along: NDArray  # values of the column: numbers, dates or texts
     matrix: Floats  # the rows, encoded
     data: NDArray | None  # the values that the table has; None for texts
