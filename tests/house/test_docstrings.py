@@ -12,7 +12,11 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+
+import duogp
 
 #: Packages and modules whose names are public.
 PUBLIC = [
@@ -74,3 +78,39 @@ def test_public_names_have_docstrings(place):
         elif inspect.isroutine(value) and not inspect.getdoc(value):
             missing.append(name)
     assert not missing
+
+
+#: Objects whose docstrings have an example, indented by four beyond the text.
+EXAMPLES = [
+    *("duogp.fit", "duogp.GPRegressor", "duogp.GPClassifier", "duogp.OnlineGP", "duogp.save", "duogp.report"),
+    "duogp.kernels",
+]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    package, _, last = name.rpartition(".")
+    found = getattr(importlib.import_module(package), last)
+    lines = inspect.getdoc(found).splitlines()
+    code = "\n".join(line[4:] for line in lines if line.startswith("    "))
+    assert code
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    labels = np.where(X[:, 0] > 0, "a", "b")
+    given = {
+        "X": X,
+        "y": X[:, 0],
+        "labels": labels,
+        "X_new": X[:5],
+        "y_new": X[:5, 0],
+        "x": torch.zeros(4, 3),
+    }
+    given |= {
+        "duogp": duogp,
+        **{each: getattr(duogp, each) for each in ("GPRegressor", "GPClassifier", "OnlineGP")},
+    }
+    given |= {each: getattr(duogp.kernels, each) for each in ("Scale", "RBF", "Linear")}
+    if "model." in code or "(model," in code:
+        given["model"] = duogp.GPRegressor("svgp", num_inducing=10, epochs=2, random_state=0).fit(X, X[:, 0])
+    exec(code, given)

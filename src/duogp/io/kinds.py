@@ -66,6 +66,9 @@ def save(model: Any, folder: str | os.PathLike[str], files: Mapping[str, bytes] 
     Kernels, likelihoods and prior means of your own are written by the name of the class and the arguments of
     its constructor: attributes of the same names, or what a method ``config()`` returns. ``files``: others
     that belong to the model, written with it.
+
+        duogp.save(model, "model")
+        again = duogp.load("model")
     """
     if isinstance(model, GP | Stack | NeuralPredictor):
         return write_folder(folder, *gp_state(model), files)
