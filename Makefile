@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export DUOGP_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo test test-all search fuzz soak lint format bench clean
+.PHONY: setup demo test test-all search fuzz soak lint format wheel bench clean
 
 setup: $(STAMP)
 
@@ -55,9 +55,16 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Source distributions and wheels of both packages in dist/, checked as the index would check them.
+wheel: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist packages/duogp-tasks
+	$(BIN)/python -m twine check --strict dist/*
+
 bench: setup
 	$(BIN)/duogp bench run smoke
 	$(BIN)/duogp bench table smoke
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
