@@ -29,7 +29,7 @@ def report(
     data: DataFile,
     output: Annotated[str, typer.Option("--output", "-o", help="The HTML file to write.")] = "report.html",
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
-    max_rows: Annotated[int, typer.Option(help="Rows to look at; of more a random choice.")] = 20_000,
+    max_rows: Annotated[int, typer.Option(help="Rows to look at; of more a random choice.")] = 10_000,
     encoding: Encoding = None,
     decimal: Decimal = None,
     device: Device = None,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from duogp.sklearn.new_rows import NewRows
 
 #: Rows of a larger table that a report is made from, unless asked otherwise.
-MOST_ROWS = 20_000
+MOST_ROWS = 10_000
 
 Array = NDArray[np.float64]
 
