@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export DUOGP_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo test test-all search fuzz soak lint format bench docs-check clean
+.PHONY: setup demo test test-all search fuzz soak lint format wheel bench docs-check clean
 
 setup: $(STAMP)
 
@@ -55,6 +55,13 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Source distributions and wheels of both packages in dist/, checked as the index would check them.
+wheel: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist packages/duogp-tasks
+	$(BIN)/python -m twine check --strict dist/*
+
 bench: setup
 	$(BIN)/duogp bench run smoke
 	$(BIN)/duogp bench table smoke
@@ -64,4 +71,4 @@ docs-check: setup
 	$(BIN)/python benchmarks/docs_check.py
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

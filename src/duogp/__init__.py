@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from duogp.posterior.gp import GP
     from duogp.posterior.prediction import ClassPrediction, Prediction
     from duogp.posterior.statistics import SufficientStatistics, merge, solve, statistics
+    from duogp.reports import report
     from duogp.sklearn import GPClassifier, GPRegressor
     from duogp.training import History
 
@@ -59,6 +60,7 @@ __all__ = [
     "metrics",
     "objectives",
     "plan",
+    "report",
     "save",
     "solve",
     "statistics",
@@ -75,6 +77,7 @@ _NAMES = {
     "posterior.gp": ("GP",),
     "posterior.prediction": ("ClassPrediction", "Prediction"),
     "posterior.statistics": ("SufficientStatistics", "merge", "solve", "statistics"),
+    "reports": ("report",),
     "sklearn": ("GPClassifier", "GPRegressor"),
     "training": ("History",),
 }
@@ -83,7 +86,7 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _PACKAGES = (
     *("numerics", "kernels", "likelihoods", "variational", "means", "bases", "objectives", "fused"),
     *("inference", "models", "training", "methods", "fitting", "posterior", "online", "metrics", "data"),
-    *("sklearn", "tables", "io", "baselines", "bo", "plots", "bench", "export", "serving"),
+    *("sklearn", "tables", "io", "baselines", "bo", "plots", "bench", "export", "serving", "reports"),
 )
 
 

@@ -143,8 +143,11 @@ def new_path(name: str) -> tuple[str, ...]:
 
 
 class MovedFinder:
-    """Finder and loader of the modules in `MOVED`. It comes first on `sys.meta_path`: a submodule of a moved
-    package would otherwise be found in the folder of the new package and be executed a second time."""
+    """Finder and loader of the modules in `MOVED`.
+
+    It comes first on `sys.meta_path`: a submodule of a moved package would otherwise be found in the folder
+    of the new package and be executed a second time.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

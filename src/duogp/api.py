@@ -86,6 +86,10 @@ def fit(
 
     Deep methods return a `DeepGP`; the baselines "mc-dropout" and "deep-ensemble" are no GPs: theirs is a
     `duogp.baselines.NeuralPredictor`, and their settings `duogp.baselines.NeuralSettings`.
+
+        gp = duogp.fit(X, y, "svgp", num_inducing=100, epochs=20)
+        prediction = gp.predict(X_new)  # mean, residual, explained, noise: [n] each
+        low, high = prediction.interval(0.9)
     """
     if is_source(X) or is_dataset(X):
         given = {"y": y, "validation": validation, "noise": noise, "sample_weight": sample_weight}

@@ -158,7 +158,7 @@ predictive = Predictive()
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class GammaRobust(Objective):
-    """The γ-divergence objective (Knoblauch et al. 2019), h = γ − 1 (MATH §4):
+    """The γ-divergence objective (Knoblauch et al. 2019), with h = γ − 1 (MATH §4).
 
         (γ/h) E_q[p^h] I^(−h/γ),   I = ∫ p^γ dy
 

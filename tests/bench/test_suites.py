@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import pytest
 
 from duogp.bench import Cell, Results, compare, load_suite
+from duogp.bench import suite as suites
 from duogp.bench.suite import RUNNER_SETTINGS, canonical_json
 from duogp.methods import METHODS
 from duogp.methods.settings import Settings
@@ -219,3 +221,16 @@ def test_suites_use_words_that_the_library_knows(name):
         assert cell.method in METHODS
         settings = {k: v for k, v in cell.settings.items() if k not in RUNNER_SETTINGS}
         Settings.of(settings)  # checks types and ranges
+
+
+def test_installed_suites_are_found_and_write_nothing_into_the_package(tmp_path, monkeypatch):
+    installed = tmp_path / "duogp" / "bench" / "suites"
+    installed.mkdir(parents=True)
+    text = (suites.REPOSITORY / "benchmarks" / "suites" / "smoke.toml").read_text(encoding="utf-8")
+    (installed / "smoke.toml").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(suites, "INSTALLED", installed)
+    monkeypatch.setattr(suites, "REPOSITORY", tmp_path / "nowhere")
+    monkeypatch.chdir(tmp_path)
+    found = load_suite("smoke")
+    assert found.path == installed / "smoke.toml"
+    assert found.results == Path("benchmarks/results/smoke.jsonl")

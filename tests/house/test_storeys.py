@@ -33,7 +33,7 @@ STOREYS = [
     ["tables", "plots"],
     ["sklearn", "bench"],
     ["io"],
-    ["export", "serving"],
+    ["export", "serving", "reports"],
     ["bo"],
     ["cli"],
     ["demo", "__main__"],

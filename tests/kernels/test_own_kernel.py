@@ -71,3 +71,27 @@ def test_it_fits() -> None:
 
 def test_the_former_name_of_the_deep_kernel() -> None:
     assert Deep is DeepKernel and DeepKernel.saved_name == "Deep"
+
+
+class Periodic(Kernel):
+    """A kernel with a plain parameter and a `Positive` inside a module that is no kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.phase = nn.Parameter(torch.tensor([0.25]))
+        self.warp = nn.ModuleDict({"speed": Positive(2.0)})
+        self.large = nn.Parameter(torch.zeros(2000))
+
+    def forward(self, x1, x2):
+        apart = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+        return torch.exp(-(apart * self.warp["speed"]() + 0 * self.phase).sin().square().sum(-1))
+
+    def diag(self, x):
+        return x.new_ones(x.shape[:-1])
+
+
+def test_parameters_of_ones_own_kernel_are_described():
+    described = Periodic().describe()
+    assert described["phase"] == [0.25]
+    assert described["warp"] == {"speed": pytest.approx(2.0)}
+    assert "large" not in described  # thousands of numbers are no hyperparameters to read

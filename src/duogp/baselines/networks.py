@@ -63,6 +63,7 @@ class Committee(nn.Module, ABC):
         """log density of validation rows, x [n, d] and y [outputs, n], under every member: [members, n]."""
 
     def num_parameters(self) -> int:
+        """Numbers that are learned, of all members together."""
         return sum(p.numel() for p in self.parameters())
 
 

@@ -37,13 +37,17 @@ REFERENCE_NUGGET = 1e-3
 
 
 class ConditionalFactors(NamedTuple):
+    """Cholesky factors of both kernels at Z, and the matrix between their whitened coordinates."""
+
     covariance: Factor  # L_K
     mean: Factor  # R
     bridge: Tensor  # V = L_K⁻¹ R  (Q-whitening)  or  B = R⁻¹ L_K  (K-whitening)
 
 
 class Conditional(Basis):
-    """`omega` says which residual block Ω sees:
+    """Decoupled conditionals (Zhu et al. 2023): own kernels for mean and covariance on one Z.
+
+    ``omega`` says which residual block Ω sees:
 
     - ``"rows"``: blocks of one row, scaled to the sum over all rows: no factorisation, and at β₂ = 1 a
       bound on the evidence of FITC, not on log p(y) (MATH §11 B6);

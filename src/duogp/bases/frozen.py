@@ -56,9 +56,11 @@ class FrozenPosterior:
     _made: dict[tuple[str, bool], ManyRows] = field(default_factory=dict, init=False, repr=False)
 
     def mean(self, x: Tensor) -> Tensor:
+        """The mean of f at x [..., n, d], [..., latent, n], without the variances."""
         return self._mean(x)
 
     def marginals(self, x: Tensor) -> Marginals:
+        """Mean, residual and explained variance of f at x [..., n, d], each [..., latent, n]."""
         k = self._evaluate(x)
         return Marginals(
             mean=project(k[self.mean_probe], self.mean_weights),

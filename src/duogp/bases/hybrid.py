@@ -29,6 +29,8 @@ from duogp.variational import Q
 
 
 class HybridFactors(NamedTuple):
+    """The factor of k(β, β), and what the plain coefficients contribute to the whitened mean."""
+
     beta: Factor
     lift: Tensor  # φ_γ a  [..., M]
 

@@ -35,6 +35,8 @@ RESIDUAL_SHIFT = 0.05
 
 
 class ComponentFactors(NamedTuple):
+    """Factors of k(α, α) and k(β, β), and the whitened covariance between them."""
+
     alpha: Factor  # L_α
     beta: Factor  # L_β
     G: Tensor  # L_β⁻¹ k(β, α) L_α⁻ᵀ  [..., M_β, M_α], float64

@@ -26,6 +26,7 @@ class Marginals(NamedTuple):
 
     @property
     def variance(self) -> Tensor:
+        """Variance of f, the sum of both parts, [..., n]."""
         return self.residual + self.explained
 
 

@@ -99,7 +99,7 @@ class Recipe:
         )
 
     def __getattr__(self, name: str) -> Any:
-        """Traits of the class: has_closed_form, has_omega, points_are_rows, …"""
+        """Traits of the class: has_closed_form, has_omega, points_are_rows and others."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.basis, name)

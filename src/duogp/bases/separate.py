@@ -21,6 +21,8 @@ from duogp.variational import Q
 
 
 class SeparateFactors(NamedTuple):
+    """Factors of the covariances of the mean's points and of the covariance's points."""
+
     mean: Factor
     covariance: Factor
 

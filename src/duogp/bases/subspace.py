@@ -79,6 +79,8 @@ class SubspaceQ(Q):
 
 
 class SubspaceFactors(NamedTuple):
+    """All that the B form needs and that does not depend on x: S = (I + GGᵀ)⁻¹ in whitened coordinates."""
+
     beta: Factor  # L_β
     a: Tensor  # [R, latent, M_α]
     L: Tensor  # L_B  [R, latent, M_β, M_β]

@@ -29,6 +29,8 @@ from duogp.variational import CholeskyQ, Q
 
 
 class TwoBlockFactors(NamedTuple):
+    """Factors of k(Z, Z) and of the rest of k(O, O), and the whitened features of O."""
+
     u: Factor  # L
     v: Factor  # C
     phi_o: Tensor  # φ(O)  [..., M, M_o]

@@ -26,6 +26,8 @@ RUNNER_SETTINGS = frozenset({"random_state", "task", "trace", "use_validation"})
 #: Settings that change what a row records, not the fit: no part of the hash.
 SILENT_SETTINGS = frozenset({"trace"})
 REPOSITORY = Path(__file__).resolve().parents[3]
+#: The suites that come with an installed wheel.
+INSTALLED = Path(__file__).resolve().with_name("suites")
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,10 @@ class Suite:
 
     @property
     def results(self) -> Path:
-        """The default results file: ``benchmarks/results/NAME.jsonl``."""
+        """The default results file: ``benchmarks/results/NAME.jsonl``, never inside an installed package."""
         folder = self.path.parent
-        base = folder.parent if folder.name == "suites" else Path("benchmarks")
+        own = folder.name == "suites" and folder.resolve() != INSTALLED
+        base = folder.parent if own else Path("benchmarks")
         return base / "results" / f"{self.name}.jsonl"
 
     def cells(
@@ -162,6 +165,7 @@ def find_suite(suite: str | Path) -> Path:
     places = [given] if given.suffix == ".toml" else [
         Path("benchmarks/suites") / f"{suite}.toml",
         REPOSITORY / "benchmarks" / "suites" / f"{suite}.toml",
+        INSTALLED / f"{suite}.toml",
     ]  # fmt: skip
     for place in places:
         if place.is_file():

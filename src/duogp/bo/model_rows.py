@@ -47,6 +47,7 @@ def floored(variances: Tensor, outcomes: Tensor) -> Tensor:
 
 
 def check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
+    """An error unless X [*b, n, d], Y [*b, n, m] and Yvar, like Y, are tensors that belong together."""
     if not isinstance(X, Tensor) or not isinstance(Y, Tensor):
         raise TypeError(f"X and Y must be tensors, got {type(X).__name__} and {type(Y).__name__}")
     if X.dim() < 2 or X.shape[:-1] != Y.shape[:-1] or X.dim() != Y.dim():
@@ -84,6 +85,7 @@ def unseen_rows(X: Tensor, known: Tensor) -> NDArray[np.bool_]:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype among the settings; "float64" for those that a fit does not work in."""
     return next((name for name, kind in DTYPES.items() if kind == dtype), "float64")
 
 
@@ -93,6 +95,7 @@ def flat(values: Tensor, dims: int) -> Tensor:
 
 
 def as_array(values: Tensor) -> NDArray[np.float64]:
+    """A tensor as a float64 array."""
     return values.detach().double().cpu().numpy()
 
 
@@ -102,5 +105,6 @@ def as_targets(values: Tensor) -> NDArray[np.float64]:
 
 
 def appended(old: Tensor, new: Tensor, batch: Sequence[int]) -> Tensor:
+    """Rows ``new`` after rows ``old``, both repeated over the batch: [*batch, n + m, d]."""
     parts = (t.detach().to(old).expand(*batch, *t.shape[-2:]) for t in (old, new))
     return torch.cat(list(parts), -2)

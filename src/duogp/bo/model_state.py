@@ -32,4 +32,5 @@ def _names_of_rows(model: FittedModel, prefix: str) -> list[str]:
 
 
 def after_loading(model: FittedModel, _: Any) -> None:
+    """The hook that torch calls after `load_state_dict`: caches of the model are made anew."""
     model._after_loading()

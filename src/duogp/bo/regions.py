@@ -60,5 +60,6 @@ class TrustRegion:
             self.restart()
 
     def restart(self) -> None:
+        """Begin again with a region of the first size; its generation counts the beginnings."""
         self.length, self.successes, self.failures = FIRST_LENGTH, 0, 0
         self.generation += 1

@@ -53,6 +53,7 @@ class Result:
 
     @property
     def best_y(self) -> float:
+        """The value of the best evaluation."""
         return float(self.y[self.best_row])
 
     @property

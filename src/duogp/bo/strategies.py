@@ -61,6 +61,7 @@ class Strategy(ABC):
         return ""
 
     def rng(self, *purpose: int) -> np.random.Generator:
+        """A random generator for one purpose: the same for the same seed and purpose."""
         return np.random.default_rng([self.seed, *purpose])
 
     def number(self, *purpose: int) -> int:

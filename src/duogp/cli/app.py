@@ -29,6 +29,7 @@ def build() -> "typer.Typer":
 
     from duogp.cli.bench import add_bench
     from duogp.cli.bo import bo
+    from duogp.cli.data import add_data
     from duogp.cli.errors import CommandGroup, add_command
     from duogp.cli.evaluate import evaluate
     from duogp.cli.explain import explain
@@ -38,6 +39,7 @@ def build() -> "typer.Typer":
     from duogp.cli.methods import methods
     from duogp.cli.plot import plot
     from duogp.cli.predict import predict
+    from duogp.cli.report import report
     from duogp.cli.serve import serve
 
     app = typer.Typer(
@@ -64,7 +66,8 @@ def build() -> "typer.Typer":
     ) -> None:
         """Gaussian processes whose mean and covariance learn separately."""
 
-    for function in (fit, predict, evaluate, explain, plot, info, methods, export, serve, bo):
+    for function in (fit, predict, evaluate, explain, report, plot, info, methods, export, serve, bo):
         add_command(app, function)
     add_bench(app)
+    add_data(app)
     return app

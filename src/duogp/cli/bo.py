@@ -154,6 +154,7 @@ def bo(
 
 
 def print_program(report: dict[str, Any]) -> None:
+    """The report of a study of a program, for people."""
     counts = f"{report['done']} done, {report['failed']} failed"
     pairs: list[tuple[str, Any]] = [("trials", counts)]
     for trial in report["best"][:10]:
@@ -168,6 +169,7 @@ def print_program(report: dict[str, Any]) -> None:
 
 
 def print_report(report: dict[str, Any]) -> None:
+    """The report of an optimisation task, for people."""
     pairs: list[tuple[str, Any]] = [
         ("method", report["method"]),
         ("evaluations", number(report["evaluations"])),

@@ -25,8 +25,11 @@ ClickError: type[Exception] = typer.BadParameter.__mro__[2]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
-def add_command(app: typer.Typer, function: Callable[..., None]) -> None:
-    """Register a function as a command that reports its errors in one line and has a `--debug` option."""
+def add_command(app: typer.Typer, function: Callable[..., None], name: str | None = None) -> None:
+    """Register a function as a command that reports its errors in one line and has a `--debug` option.
+
+    ``name``: of the command, where it is not that of the function.
+    """
 
     @functools.wraps(function)
     def run(*args: Any, debug: bool = False, **options: Any) -> None:
@@ -39,7 +42,7 @@ def add_command(app: typer.Typer, function: Callable[..., None]) -> None:
         parameters=[*signature.parameters.values(), option]
     )
     run.__annotations__ = {**function.__annotations__, "debug": Debug}
-    app.command()(run)
+    app.command(name)(run)
 
 
 @contextmanager
@@ -100,6 +103,7 @@ def note(text: str) -> None:
 
 
 def one_line(text: str) -> str:
+    """A text without line breaks and repeated spaces."""
     return " ".join(text.split())
 
 

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from duogp.cli.model_folder import SavedModel, open_model, rows_with_target
 from duogp.cli.options import AsJson, DataFile, Decimal, Device, Encoding, ModelFolder, spooled
 from duogp.cli.output import print_pairs, show
-from duogp.cli.scores import Scores, metric_pairs, metrics_of, score_rows
+from duogp.cli.scores import metric_pairs
+from duogp.reports.scores import Scores, metrics_of, score_rows
 
 
 def evaluate(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from duogp.cli.errors import note
 from duogp.cli.fit_streamed import StreamedFit, is_streamed, require_none
-from duogp.cli.model_folder import facts, relevance, rows_with_target, save_model
+from duogp.cli.model_folder import facts, rows_with_target, save_model
 from duogp.cli.options import (
     AsJson,
     DataFile,
@@ -28,8 +28,10 @@ from duogp.cli.options import (
     spooled,
 )
 from duogp.cli.output import number, percent, print_pairs, show
-from duogp.cli.scores import metric_pairs, metrics_of, score_rows
+from duogp.cli.scores import metric_pairs
 from duogp.errors import DataWarning
+from duogp.reports.effects import relevance
+from duogp.reports.scores import metrics_of, score_rows
 from duogp.tables.frames import some
 
 AS_ASKED = "as asked"
@@ -306,6 +308,7 @@ def noise_std(gp: Any, X: NDArray) -> float | None:
 
 
 def print_report(report: dict[str, Any]) -> None:
+    """The report of a fit, for people."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(report["columns"].values()).items())
     without, classes, noise = report["rows_without_target"], report["classes"], report["noise_std"]
     labels = "" if classes is None else f" ({len(classes)} classes: {some(map(str, classes), 5)})"

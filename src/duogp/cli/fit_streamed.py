@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from duogp.cli.errors import note
-from duogp.cli.model_folder import facts, relevance, save_model
+from duogp.cli.model_folder import facts, save_model
+from duogp.reports.effects import relevance
 
 #: Bytes of files from which on rows are streamed, unless asked otherwise.
 STREAM_BYTES = 2 * 2**30

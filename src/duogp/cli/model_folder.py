@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from duogp.bench.results import finite
@@ -22,6 +21,8 @@ from duogp.tables.schema import require_columns
 
 @dataclass(frozen=True)
 class SavedModel:
+    """A model that `duogp fit` wrote, the schema of its table and the report of its fit."""
+
     folder: Path
     estimator: Any  # a GPRegressor or GPClassifier; None where the folder holds a model without one
     gp: Any
@@ -142,38 +143,6 @@ def save_model(estimator: Any, schema: Schema, report: dict[str, Any], folder: P
 
     text = json.dumps({"schema": schema.to_dict(), "fit": finite(report)}, indent=2, ensure_ascii=False)
     save(estimator, folder, {TABLE: (text + "\n").encode()})
-
-
-def relevance(gp: Any, schema: Schema) -> dict[str, float] | None:
-    """1 / lengthscale of each column of the table as a share of their sum, the largest first.
-
-    A column that is encoded as several inputs counts by the shortest of their lengthscales. Of decoupled
-    conditionals it is that of the mean's kernel. None without a lengthscale for each input: a kernel that has
-    none, one for all columns, or a network's features.
-    """
-    if not hasattr(gp, "hyperparameters"):
-        return None
-    learned = gp.hyperparameters()
-    found = learned.get("lengthscale_mean", learned.get("lengthscale"))
-    columns = np.asarray(gp.columns, dtype=bool)
-    try:
-        lengths = np.atleast_1d(np.asarray(found, dtype=np.float64))
-    except (TypeError, ValueError):
-        return None
-    used = int(columns.sum())
-    if getattr(getattr(gp, "best", gp), "learned", None) is not None:
-        lengths = lengths[..., :used]  # behind them stand those of the learned mean
-    extractor = gp.method is not None and getattr(gp.method, "has_network", False)
-    if extractor or lengths.shape[-1] != used or not (lengths > 0).all():
-        return None
-    inverse = np.zeros(len(columns))
-    inverse[columns] = (1 / lengths).reshape(-1, used).mean(0)
-    sources = np.array(schema.sources)
-    shares = {c.name: float(inverse[sources == c.name].max()) for c in schema.columns}
-    total = sum(shares.values())
-    if not total > 0:
-        return None
-    return dict(sorted(((name, value / total) for name, value in shares.items()), key=lambda p: -p[1]))
 
 
 def facts(gp: Any, schema: Schema) -> dict[str, Any]:

@@ -55,14 +55,14 @@ def files_in(path: str) -> list[str]:
 
 
 def names_of(text: str | None) -> list[str]:
-    """ "a, b" → ["a", "b"]; a name with a comma in quotes."""
+    """Names in a text: "a, b" is ["a", "b"]; a name with a comma stands in quotes."""
     if text is None or not text.strip():
         return []
     return [name.strip() for name in next(csv.reader([text], skipinitialspace=True)) if name.strip()]
 
 
 def probabilities_of(text: str | None, name: str) -> list[float]:
-    """ "0.05,0.5" → [0.05, 0.5], without repetitions."""
+    """Probabilities in a text: "0.05,0.5" is [0.05, 0.5], without repetitions."""
     parts = [part for part in (text or "").split(",") if part.strip()]
     try:
         values = [float(part) for part in parts]

@@ -1,7 +1,6 @@
 """Output on standard output: tables for people, JSON with finite numbers for programs."""
 
 import json
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,6 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from duogp.bench.results import finite
+from duogp.reports.html import number, percent
+
+__all__ = ["console", "number", "percent", "print_pairs", "print_rows", "show"]
 
 
 def show(report: Any, as_json: bool, quiet: bool, in_words: Callable[[Any], None]) -> None:
@@ -53,18 +55,3 @@ def _print(title: str, table: Table) -> None:
     if title:
         shown.print(Text(title, style="bold"))
     shown.print(table)
-
-
-def number(value: Any, digits: int = 4) -> str:
-    """A number to be read; "–" for None, NaN and infinities."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return "–"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if value != 0 and not 1e-4 <= abs(value) < 1e6:
-        return f"{value:.{digits - 1}e}"
-    return f"{value:.{digits}g}" if abs(value) < 1000 else f"{value:,.1f}"
-
-
-def percent(value: Any) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"

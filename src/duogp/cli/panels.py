@@ -6,9 +6,9 @@ from typing import Any
 
 from duogp import plots
 from duogp.cli.evaluate import score_file
-from duogp.cli.explain import effects
-from duogp.cli.model_folder import SavedModel, relevance
+from duogp.cli.model_folder import SavedModel
 from duogp.data.labels import codes_of
+from duogp.reports.effects import effects, relevance
 from duogp.tables.schema import require_columns
 from duogp.tables.slices import slice_of
 
@@ -55,7 +55,7 @@ class Panels:
     def slices(self, most: int = MOST_SLICES, titled: bool = False) -> list[Callable[[Any], Any]]:
         """A panel for each column asked for, otherwise for those with the largest effects."""
         require_columns(self.columns, [column.name for column in self.saved.schema.columns], "--columns")
-        chosen = self.columns or list(effects(self.saved, self.matrix))[:most]
+        chosen = self.columns or list(effects(self.saved.gp, self.saved.schema, self.matrix))[:most]
         return [partial(self.slice, name, name == chosen[0], titled) for name in chosen]
 
     # -- the kinds -------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class Panels:
             return plots.relevance_plot(list(found), list(found.values()), ax)
         if self.data is None:
             raise ValueError("this model has no lengthscale for each column: give rows to measure effects on")
-        effect = effects(self.saved, self.matrix)
+        effect = effects(self.saved.gp, self.saved.schema, self.matrix)
         xlabel = "change when shuffled (rms)"
         return plots.relevance_plot(list(effect), list(effect.values()), ax, xlabel=xlabel)
 

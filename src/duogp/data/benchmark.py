@@ -73,13 +73,32 @@ def _resolve(name: str) -> str:
         return matches[0]
     if matches:
         raise ValueError(f"data set {name!r} is ambiguous: say one of {', '.join(matches)}")
+    if not root.is_dir():
+        raise FileNotFoundError(f"data set {name!r}: {ENVIRONMENT}={root} is no folder, so it holds no data")
+    _require_keys(root, name)
     if not names:
-        raise FileNotFoundError(f"data set {name!r}: {ENVIRONMENT}={root} holds no <task>/<name>.npz files")
+        flat = ": files stand in a folder by their task" if any(root.glob("*.npz")) else ""
+        raise FileNotFoundError(
+            f"data set {name!r}: {ENVIRONMENT}={root} holds no <task>/<name>.npz files{flat} (duogp data "
+            "fetch)"
+        )
     close = difflib.get_close_matches(name, names + [full.split("/")[1] for full in names], n=3)
     hint = f" (did you mean {', '.join(close)}?)" if close else ""
     raise FileNotFoundError(
         f"data set {name!r} is not in {ENVIRONMENT}={root}{hint}; duogp.data.available() lists the names"
     )
+
+
+def _require_keys(root: Path, name: str) -> None:
+    """An error where the file of a set is there, but its arrays have other keys."""
+    for path in sorted(root.glob("*/*.npz")):
+        if name in (f"{path.parent.name}/{path.stem}", path.stem) and not _is_dataset(path):
+            with np.load(path, allow_pickle=False) as archive:
+                keys = ", ".join(archive.files) or "none"
+            raise ValueError(
+                f"data set {name!r}: {path} has the keys {keys}; expected X and y (or Y), and where there "
+                "are splits test_mask or is_test (docs/data.md)"
+            )
 
 
 def _is_dataset(path: Path) -> bool:

@@ -124,6 +124,7 @@ class Scaler:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Scaler:
+        """The inverse of `to_dict`."""
         return cls(np.asarray(state["shift"], np.float64), np.asarray(state["scale"], np.float64))
 
     def _check(self, A: NDArray) -> None:
@@ -151,8 +152,10 @@ def _columns(A: NDArray) -> list[NDArray]:
 
 
 def _moments(columns: NDArray, ddof: int) -> Floats:
-    """Means and standard deviations of columns [k, n]: [2, k]; of values that an exact power of two brings to
-    [−1, 1]."""
+    """Means and standard deviations of columns [k, n], [2, k].
+
+    They are those of values that an exact power of two brings to [−1, 1].
+    """
     values = columns.astype(np.float64)
     first, largest = values[:, 0].copy(), np.abs(values).max(1)
     constant = (largest == 0) | (values.min(1) == values.max(1)) | (values.shape[1] <= ddof)

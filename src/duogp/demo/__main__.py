@@ -1,3 +1,5 @@
+"""`python -m duogp.demo`: the demonstration of `make demo`."""
+
 from duogp.demo import main
 
 if __name__ == "__main__":

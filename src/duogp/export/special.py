@@ -43,12 +43,14 @@ def scaled_erfc(x: Tensor) -> Tensor:
 
 
 def erfc(x: Tensor) -> Tensor:
+    """The complementary error function by exp and quotients, which every runtime has."""
     size = x.abs()
     tail = (-size.square()).exp() * scaled_erfc(size)
     return torch.where(x < 0, 2.0 - tail, tail)
 
 
 def erf(x: Tensor) -> Tensor:
+    """The error function, as `erfc`."""
     return 1.0 - erfc(x)
 
 
@@ -66,16 +68,19 @@ def log_ndtr(x: Tensor) -> Tensor:
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """x Φ(x), the activation of networks."""
     if approximate != "none":
         raise NotImplementedError("gelu by its tanh approximation")
     return x * ndtr(x)
 
 
 def sinh(x: Tensor) -> Tensor:
+    """Hyperbolic sine by exponentials."""
     return 0.5 * (x.exp() - (-x).exp())
 
 
 def cosh(x: Tensor) -> Tensor:
+    """Hyperbolic cosine by exponentials."""
     return 0.5 * (x.exp() + (-x).exp())
 
 

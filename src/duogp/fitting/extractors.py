@@ -21,6 +21,7 @@ WIDTHS = ((4_000, (256, 256)), (0, (100, 50, 20)))
 
 
 def default_widths(rows: int) -> tuple[int, ...]:
+    """Widths of the hidden layers of a feature extractor, by the number of rows."""
     return next(widths for least, widths in WIDTHS if rows >= least)
 
 

@@ -32,6 +32,7 @@ def learned_spec(settings: Settings) -> Any:
 
 
 def goal_of(data: Dataset) -> Goal:
+    """What trees are to predict: the kind of the target, its classes and its outputs."""
     return Goal(data.target.kind, data.num_classes, data.target.outputs)
 
 

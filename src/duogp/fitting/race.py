@@ -81,7 +81,7 @@ class Clock:
 
 
 def label(method: str, mean: Any) -> str:
-    """ "svgp" or "svgp + trees"; of a mean without a method its own name."""
+    """The label of a candidate: "svgp" or "svgp + trees"; of a mean without a method its own name."""
     name = mean if isinstance(mean, str) else type(mean).__name__
     if not method:
         return name

@@ -36,6 +36,8 @@ class BySize:
 
 @dataclass(frozen=True)
 class Rules:
+    """Numbers that decide a race of `auto`: rows held out, points, steps and time of its candidates."""
+
     # -- rows that candidates have not seen
     #: Rows up to which every row is left out in its turn.
     small: int = 2000

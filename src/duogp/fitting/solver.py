@@ -30,7 +30,10 @@ def closed_form_obstacle(method: Method, settings: Settings) -> str | None:
 
 
 def choose_solver(method: Method, settings: Settings, n: int, reasons: dict[str, str] | None = None) -> str:
-    """ "closed-form", "stochastic" or "natural": as asked for, as the method says, or by traits and rows."""
+    """The solver: as asked for, as the method says, or by traits and rows.
+
+    It is "closed-form", "stochastic" or "natural".
+    """
     reasons = {} if reasons is None else reasons
     asked: str = settings.solver
     if asked == "auto":

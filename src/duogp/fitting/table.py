@@ -42,6 +42,7 @@ AUTO = "auto"
 
 
 def is_auto(method: str | Method) -> bool:
+    """Whether the method is left to the library."""
     return isinstance(method, str) and method.lower() == AUTO
 
 
@@ -231,6 +232,7 @@ Slots = Callable[[str], Slot | None]
 
 
 def no_slots(name: str) -> Slot | None:
+    """The slots of a fit that is not checkpointed: none."""
     return None
 
 

@@ -124,6 +124,7 @@ def after_large_sample(training: TrainingPlan) -> TrainingPlan:
 
 
 def started_on_large_sample(stages: Sequence[Stage]) -> bool:
+    """Whether the last stage before all rows was a sample of the size that large tables have."""
     return bool(stages) and stages[-1].rows >= min(LARGE_TABLES.values())
 
 

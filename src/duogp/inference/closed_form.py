@@ -170,6 +170,7 @@ def row_weights(model: Model, batch: Batch, features: Features) -> Tensor:
 
 @torch.no_grad()
 def statistics(model: Model, batch: Batch, features: Features, T: Tensor | None) -> Statistics:
+    """The sums of one batch of rows that the closed form needs, in float64."""
     weights = row_weights(model, batch, features).double()
     target = batch.y - model.mean(batch.x.unsqueeze(-3))
     if features.offset is not None:

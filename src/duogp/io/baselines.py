@@ -23,6 +23,7 @@ from duogp.methods import Method
 
 
 def neural_state(predictor: NeuralPredictor) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A network baseline as a manifest and tensors."""
     described, tensors = module_state(predictor.network)
     model = {"class": type(predictor).__name__, "network": predictor.kind, **described}
     return {"kind": "neural", **common_state(predictor), "model": model}, tensors
@@ -35,6 +36,7 @@ def neural_from_state(
     reader: Reader,
     device: str | torch.device | None,
 ) -> NeuralPredictor:
+    """The inverse of `neural_state`."""
     settings = settings_from_state(NeuralSettings, part, reader, device)
     common = common_from_state(part)
     described = entry(part, "model", dict)

@@ -73,8 +73,10 @@ def common_from_state(part: Mapping[str, Any]) -> dict[str, Any]:
 def settings_from_state(
     kind: type[SettingsT], part: Mapping[str, Any], reader: Reader, device: str | torch.device | None
 ) -> SettingsT:
-    """The settings of a fit with the device asked for (None: its own, or the default where that is not
-    available); names that this version does not know are left out."""
+    """The settings of a fit with the device asked for; names that this version does not know are left out.
+
+    ``device`` None: its own, or the default where that is not available.
+    """
     saved = entry(part, "settings", dict)
     known = {f.name: reader.read(saved[f.name], f.name) for f in fields(kind) if f.name in saved}
     for name, value in saved.items():  # a function that was not given again: the default
@@ -102,6 +104,7 @@ def _method_state(method: Method | None, writer: Writer) -> Any:
 
 
 def method_from_state(part: Mapping[str, Any], reader: Reader) -> Method | None:
+    """The method of a manifest, by name or, of one's own, by its fields; None for a stack."""
     stored = entry(part, "method", str, dict, type(None))
     if isinstance(stored, dict):
         known = {f.name: stored[f.name] for f in fields(Method) if f.name in stored}

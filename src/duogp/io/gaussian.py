@@ -38,6 +38,7 @@ SECOND_POINTS = ("orthogonal_inducing", "mean_inducing")
 
 
 def gaussian_state(gp: GP) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A fitted GP as a manifest and tensors."""
     model = gp.model
     described, tensors = module_state(model)
     learned, of_mean = learned_state(gp.learned)
@@ -68,6 +69,7 @@ def gaussian_from_state(
     reader: Reader,
     device: str | torch.device | None,
 ) -> GP:
+    """The inverse of `gaussian_state`."""
     if method is None or method.is_baseline:
         raise SavedModelError(f"its method is {part['method']!r}, which is no GP")
     learned = learned_from_state(part.get("learned_mean"), tensors)

@@ -66,6 +66,9 @@ def save(model: Any, folder: str | os.PathLike[str], files: Mapping[str, bytes] 
     Kernels, likelihoods and prior means of your own are written by the name of the class and the arguments of
     its constructor: attributes of the same names, or what a method ``config()`` returns. ``files``: others
     that belong to the model, written with it.
+
+        duogp.save(model, "model")
+        again = duogp.load("model")
     """
     if isinstance(model, GP | Stack | NeuralPredictor):
         return write_folder(folder, *gp_state(model), files)
@@ -83,12 +86,18 @@ def load(
 ) -> Any:
     """A saved model, which predicts as the one that was saved.
 
-    ``device``: where it shall be; None: where it was, if available. ``classes``: your own classes that were
-    part of the fit (kernels, likelihoods, prior means, bases) and functions (objectives), e.g.
-    ``[MyKernel]``: only their names are in the folder. ``objects``: instead of a class, an object by its
-    place in the manifest, e.g. ``{"extractor": MyNet()}``. Learned numbers come from the folder. A model of
-    the command line takes tables like that of its fit (``schema_``). A folder that is damaged, was changed or
-    is no saved model raises `SavedModelError`.
+    ``device``: where it shall be; None: where it was, if available. A model of the command line takes tables
+    like that of its fit (``schema_``). A folder that is damaged, was changed or is no saved model raises
+    `SavedModelError`.
+
+    Nothing in a folder is executed, so what you wrote yourself must be given. ``classes``: classes (kernels,
+    likelihoods, prior means, bases) and functions (objectives) that were part of the fit; an object is made
+    anew from the arguments that the folder has. ``objects``: instead of a class, an object of the same shape,
+    by its place in the manifest, such as "kernel" or "extractor"; the error without it names the place.
+    Learned numbers come from the folder in both cases.
+
+        model = duogp.load("model", classes=[MyKernel, my_objective])
+        model = duogp.load("model", objects={"extractor": MyNetwork(width=64)})
     """
     if device is not None:
         _ = Settings(device=str(device)).torch_device  # the caller's mistake, not the folder's

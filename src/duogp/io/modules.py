@@ -103,4 +103,5 @@ def layer_weights(tensors: Mapping[str, Tensor], name: str) -> list[Tensor]:
 
 
 def count_numbers(tensors: Mapping[str, Tensor]) -> int:
+    """How many numbers tensors hold together."""
     return sum(value.numel() for value in tensors.values())

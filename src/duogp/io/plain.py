@@ -47,6 +47,7 @@ def entries(part: Any, name: str, *kinds: type) -> list[Any]:
 
 
 def scaler_of(part: Any, name: str) -> Scaler:
+    """The scaler under a name of a manifest; an error where its numbers are impossible."""
     state = entry(part, name, dict)
     numbers = {key: entries(state, key, int, float) for key in ("shift", "scale")}
     try:
@@ -70,6 +71,7 @@ def labels_to_plain(classes: NDArray | None) -> dict[str, Any] | None:
 
 
 def labels_from_plain(state: Any) -> NDArray | None:
+    """Class labels from their JSON form, of the dtype that they had; None for regression."""
     if state is None:
         return None
     name, values = entry(state, "dtype", str), entries(state, "values", str, int, float, bool)
@@ -125,6 +127,7 @@ def history_from_plain(state: Any) -> History:
 
 
 def number_to_plain(value: Any) -> Any:
+    """A number as JSON: infinities and NaN, which it does not know, as texts."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float) and not math.isfinite(value):
         return next(text for text, special in SPECIAL.items() if value == special or value != value)
@@ -132,6 +135,7 @@ def number_to_plain(value: Any) -> Any:
 
 
 def number_from_plain(value: Any) -> Any:
+    """The inverse of `number_to_plain`."""
     if isinstance(value, str) and value not in SPECIAL:
         raise SavedModelError(f"its manifest has the text {value!r} where a number must be")
     return SPECIAL[value] if isinstance(value, str) else value

@@ -1,4 +1,13 @@
-"""Kernels k(x, x′): dense matrices, differentiable."""
+"""Kernels k(x, x′): dense matrices, differentiable.
+
+A kernel takes x [..., n, d] and x′ [..., m, d] to [..., n, m]; `diag` takes x to [..., n]. Kernels add and
+multiply:
+
+    kernel = Scale(RBF(3, lengthscale=0.5)) + Scale(Linear(3))
+    K = kernel(x, x)  # [n, n]
+
+`duogp.fit(X, y, kernel=...)` takes a kernel, or a text such as "rbf + linear".
+"""
 
 from __future__ import annotations
 

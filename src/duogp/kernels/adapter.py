@@ -37,6 +37,7 @@ class GPyTorchKernel(Kernel):
 
     @property
     def gpytorch_kernel(self) -> Any:
+        """The kernel of gpytorch inside."""
         return self.dense.module.kernel
 
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
@@ -46,6 +47,7 @@ class GPyTorchKernel(Kernel):
         return self.dense(x)
 
     def config(self) -> dict[str, Any]:
+        """Arguments of the constructor, for saving."""
         return {"kernel": self.gpytorch_kernel}
 
     def settings(self) -> dict[str, Any]:

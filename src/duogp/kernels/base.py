@@ -16,6 +16,8 @@ from duogp.kernels import draws
 from duogp.numerics.parameters import Positive, Prior
 
 FeatureMap = Callable[[Tensor], Tensor]
+#: Most numbers of a plain parameter that is described.
+MOST_NUMBERS = 1000
 
 
 class Kernel(nn.Module, ABC):
@@ -92,7 +94,11 @@ class Kernel(nn.Module, ABC):
         return {}
 
     def describe(self) -> dict[str, Any]:
-        """The kernel and its present hyperparameters as nested dictionaries and lists."""
+        """The kernel and its present hyperparameters as nested dictionaries and lists.
+
+        `Positive` parts, plain parameters of at most 1,000 numbers, kernels inside, and the `Positive` parts
+        of other modules inside, each under the name of its attribute.
+        """
         out: dict[str, Any] = {"class": getattr(self, "saved_name", type(self).__name__), **self.settings()}
         for name, part in self._modules.items():
             if isinstance(part, Positive):
@@ -101,6 +107,11 @@ class Kernel(nn.Module, ABC):
                 out[name] = part.describe()
             elif isinstance(part, nn.ModuleList):
                 out[name] = [k.describe() for k in part if isinstance(k, Kernel)]
+            elif part is not None and (inner := _positive_parts(part)):
+                out[name] = inner
+        for name, value in self._parameters.items():
+            if value is not None and value.numel() <= MOST_NUMBERS:
+                out[name] = value.detach().tolist()
         return out
 
     def extra_repr(self) -> str:
@@ -122,6 +133,7 @@ class Scale(Kernel):
         self.variance = Positive(float(variance), prior=prior, trainable=trainable)
 
     def config(self) -> dict[str, Any]:
+        """Arguments of the constructor, for saving."""
         return {"kernel": self.kernel, "variance": self.variance, "prior": self.variance.prior}
 
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
@@ -214,6 +226,12 @@ class Constant(Kernel):
     def prior_features(self, num: int, generator: torch.Generator | None = None) -> FeatureMap:
         """Exact: one feature, always 1."""
         return self.unbiased_features(1)
+
+
+def _positive_parts(module: nn.Module) -> dict[str, Any]:
+    """Values of the `Positive` parts inside a module that is no kernel, by their path."""
+    parts = {path: part for path, part in module.named_modules() if isinstance(part, Positive)}
+    return {path: part().detach().tolist() for path, part in parts.items()}
 
 
 def check_dims(kernel: Kernel, dims: int, *inputs: Tensor) -> None:

@@ -38,6 +38,7 @@ class DeepKernel(Warped):
         return {"inputs": self.inputs, "features": self.features}
 
     def config(self) -> dict[str, Any]:
+        """Arguments of the constructor, for saving."""
         own = self.extractor.module if isinstance(self.extractor, Foreign) else self.extractor
         return {"extractor": own, "kernel": self.kernel, **self.settings()}
 

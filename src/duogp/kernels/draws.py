@@ -11,24 +11,29 @@ from torch import Tensor
 
 
 def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal draws in float64, on the device of ``like``."""
     device = _device(like, generator)
     return torch.randn(*shape, generator=generator, device=device, dtype=torch.float64).to(like.device)
 
 
 def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Uniform draws in [0, 1) in float64, on the device of ``like``."""
     device = _device(like, generator)
     return torch.rand(*shape, generator=generator, device=device, dtype=torch.float64).to(like.device)
 
 
 def angle(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Uniform draws in [0, 2π)."""
     return 2.0 * math.pi * uniform(shape, like, generator)
 
 
 def sign(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """−1 or 1 with equal probability."""
     return torch.where(uniform(shape, like, generator) < 0.5, -1.0, 1.0).double()
 
 
 def poisson(rate: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Poisson draws of rates, in float64."""
     rates = rate.double().to(_device(rate, generator))
     return torch.poisson(rates, generator=generator).to(rate.device)
 

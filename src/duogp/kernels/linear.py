@@ -32,6 +32,7 @@ class Linear(Kernel):
         return {"dims": self.dims, "ard": self.ard}
 
     def config(self) -> dict[str, Any]:
+        """Arguments of the constructor, for saving."""
         return {**self.settings(), "variance": self.variance, "prior": self.variance.prior}
 
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:

@@ -58,4 +58,5 @@ class ActiveDims(Warped):
         return {"active": self.active}
 
     def config(self) -> dict[str, Any]:
+        """Arguments of the constructor, for saving."""
         return {"kernel": self.kernel, "dims": self.active}

@@ -32,14 +32,17 @@ class BernoulliLikelihood(Likelihood):
         self.link = link
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """log p(y|f), [..., n], for y in {0, 1}."""
         signed = (2 * y - 1) * f
         return torch.special.log_ndtr(signed) if self.link == "probit" else logsigmoid(signed)
 
     def log_marginal(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """log ∫ p(y|f) N(f | mean, variance) df, [..., n]: closed form for probit, quadrature for logit."""
         if self.link == "probit":
             return self.log_prob(y, mean * (1 + variance).rsqrt())
         return self.rule().log_mean(lambda f: self.log_prob(y, f), mean, variance)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """Labels 0 and 1 drawn given f, of its shape."""
         u = torch.rand(f.shape, generator=generator, device=generator.device, dtype=f.dtype).to(f.device)
         return (u < self.log_prob(torch.ones_like(f), f).exp()).to(f.dtype)

@@ -116,6 +116,7 @@ class HeteroscedasticGaussianLikelihood(Likelihood):
         self.outer_nodes, self.outer = outer_nodes, GaussHermite(outer_nodes)
 
     def config(self) -> dict[str, Any]:
+        """Arguments of the constructor, for saving."""
         noise = {"noise": self.noise, "floor": self.noise.floor, "learn": self.noise.raw.requires_grad}
         return {"outputs": self.outputs, **noise, "nodes": self.nodes, "outer_nodes": self.outer_nodes}
 

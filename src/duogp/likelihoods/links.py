@@ -27,5 +27,6 @@ def unit_interval(f: Tensor, link: Link) -> tuple[Tensor, Tensor]:
 
 
 def check_link(link: str) -> None:
+    """An error for a link that is neither probit nor logit."""
     if link not in ("probit", "logit"):
         raise ValueError(f"link must be 'probit' or 'logit', got {link!r}")

@@ -29,20 +29,25 @@ class PoissonLikelihood(Likelihood):
     is_log_concave = True
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """log p(y|f), [..., n], for counts y."""
         return y * f - exponential(f) - torch.lgamma(y + 1)
 
     def expected_log(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """E log p(y|f) for f ~ N(mean, variance), [..., n], in closed form."""
         return y * mean - exponential(mean + 0.5 * variance) - torch.lgamma(y + 1)
 
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of y given f, both e^f."""
         rate = exponential(f)
         return rate, rate
 
     def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
+        """Moments of y, by those of the lognormal distribution."""
         rate, within, between = lognormal_moments(*torch.broadcast_tensors(mean, residual, explained))
         return Moments(rate, within, between, noise=rate)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """Counts drawn given f, of its shape."""
         counts = numpy_generator(generator).poisson(exponential(f).detach().cpu().numpy())
         return torch.as_tensor(counts).to(f)
 

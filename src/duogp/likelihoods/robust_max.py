@@ -107,6 +107,7 @@ class RobustMaxLikelihood(MultiClassLikelihood):
         self.samples, self.eval_samples = samples, eval_samples
 
     def config(self) -> dict[str, Any]:
+        """Arguments of the constructor, for saving."""
         learned = {"epsilon": self.epsilon, "learn_epsilon": self.epsilon_logit.requires_grad}
         return {
             "classes": self.classes,
@@ -117,6 +118,7 @@ class RobustMaxLikelihood(MultiClassLikelihood):
 
     @property
     def epsilon(self) -> Tensor:
+        """The probability that a label is not the class of the largest function."""
         return self.epsilon_logit.sigmoid()
 
     def density(self) -> Density:

@@ -58,6 +58,7 @@ class StudentTLikelihood(Likelihood):
         self.dof = Positive(dof, (outputs,), floor=DOF_FLOOR)
 
     def config(self) -> dict[str, Any]:
+        """Arguments of the constructor, for saving."""
         learned = {"scale_floor": self.scale.floor, "learn_scale": self.scale.raw.requires_grad}
         own = {"outputs": self.outputs, "scale": self.scale, "dof": self.dof, "nodes": self.nodes}
         return own | learned
@@ -67,10 +68,12 @@ class StudentTLikelihood(Likelihood):
         return self.scale().unsqueeze(-1), self.dof().unsqueeze(-1)
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """log p(y|f), [..., n]."""
         s, nu = self._now()
         return _log_norm(s, nu) - 0.5 * (nu + 1) * torch.log1p(((y - f) / s).square() / nu)
 
     def expected_log(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """E log p(y|f) for f ~ N(mean, variance), [..., n], by one-dimensional quadrature."""
         s, nu = self._now()
         kappa, delta = (t / (nu * s.square()) for t in (variance, (y - mean).square()))
         kappa, delta = torch.broadcast_tensors(kappa, delta)
@@ -84,6 +87,7 @@ class StudentTLikelihood(Likelihood):
         return _log_norm(s, nu) - 0.5 * (nu + 1) * log1p_z
 
     def log_marginal(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """log ∫ p(y|f) N(f | mean, variance) df, [..., n]: a mixture of Gaussians over the precision."""
         noise, log_weight = self.mixture(max(t.dim() for t in (y, mean, variance)))
         return torch.logsumexp(log_weight + log_normal(y, mean, variance + noise), 0)
 
@@ -98,13 +102,16 @@ class StudentTLikelihood(Likelihood):
         return s.square() * torch.exp(-log_w), log_weight - torch.logsumexp(log_weight, 0)
 
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean f and the variance of the noise, each of the shape of f."""
         mean, noise = torch.broadcast_tensors(f, self._noise())
         return mean, noise
 
     def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
+        """Moments of y: those of f, and the variance of the noise."""
         return Moments(*torch.broadcast_tensors(mean, residual, explained, self._noise()))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """Observations drawn given f, of its shape."""
         s, nu = self._now()
         dof = nu.expand_as(f).detach().cpu().numpy()
         return f + s * torch.as_tensor(numpy_generator(generator).standard_t(dof)).to(f)

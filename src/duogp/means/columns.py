@@ -19,6 +19,7 @@ WIDE, KEPT = 1000, 500
 
 
 def is_wide(n: int, inputs: int) -> bool:
+    """Whether there are so many inputs that trees look at a choice of them only."""
     return inputs > max(WIDE, n)
 
 

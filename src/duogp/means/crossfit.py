@@ -132,6 +132,7 @@ class CrossFit:
 
     @property
     def folds(self) -> int:
+        """The number of folds, each with a model of its own."""
         return len(self.models)
 
     def at(self, X: NDArray, device: torch.device | None = None) -> tuple[Array, Array]:

@@ -63,6 +63,7 @@ class ModuleMean(Mean):
         self.of = Foreign(_OneValue(module))
 
     def config(self) -> dict[str, Any]:
+        """Arguments of the constructor, for saving."""
         return {"module": self.of.module.module}
 
     def forward(self, x: Tensor) -> Tensor:

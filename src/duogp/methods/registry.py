@@ -14,6 +14,7 @@ from typing import Any
 from duogp.bases.base import Basis
 from duogp.bases.recipes import Recipe, recipe_of
 from duogp.bases.subspace import SubspaceQ
+from duogp.methods.guide import USE_WHEN
 from duogp.objectives import OBJECTIVES, DataTerm, Objective, as_objective
 from duogp.variational import CentredQ, CholeskyQ, DiagonalQ, PointQ, Q, RidgeQ
 
@@ -58,11 +59,18 @@ class Method:
 
     @property
     def defaults(self) -> dict[str, Any]:
+        """Its own settings by name."""
         return dict(self.own_settings)
 
     @property
     def reference(self) -> str:
+        """The paper in words."""
         return CITATIONS.get(self.citation, self.citation)
+
+    @property
+    def use_when(self) -> str:
+        """When to choose it, in a line; empty for a method of one's own."""
+        return USE_WHEN.get(self.name, "")
 
     @property
     def recipe(self) -> Recipe:
@@ -76,10 +84,12 @@ class Method:
 
     @property
     def q_class(self) -> type[Q]:
+        """The class of q(u)."""
         return _looked_up(self.q, Q_CLASSES, "q(u)") if isinstance(self.q, str) else self.q
 
     @property
     def q_name(self) -> str:
+        """The name of q(u), or of its class."""
         return self.q if isinstance(self.q, str) else self.q.__name__
 
     @property
@@ -116,6 +126,7 @@ class Method:
 
     @property
     def has_network_mean(self) -> bool:
+        """Whether its prior mean is a network."""
         return self.defaults.get("mean") == NETWORK_MEAN
 
     @property

@@ -27,6 +27,7 @@ class Check(NamedTuple):
 
 
 def as_list(value: Any) -> list[Any]:
+    """A value as a list: itself if it is one, empty for None."""
     if value is None:
         return []
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
@@ -104,10 +105,12 @@ class CheckedSettings:
 
     @property
     def torch_dtype(self) -> torch.dtype:
+        """The precision of the fit."""
         return DTYPES[self.dtype]
 
     @property
     def torch_device(self) -> torch.device:
+        """The device of the fit; an error where it is not available."""
         if self.device is None:
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
@@ -228,6 +231,7 @@ class Settings(CheckedSettings):
     verbose: bool = False
 
     def but(self, **changes: Any) -> Settings:
+        """The same settings with some changed."""
         return replace(self, **changes)
 
     @classmethod
@@ -248,6 +252,7 @@ def unknown_setting(name: str, known: Sequence[str]) -> TypeError:
 
 
 def asdict_shallow(settings: Any) -> dict[str, Any]:
+    """Fields of a dataclass by name, their values as they are."""
     return {f.name: getattr(settings, f.name) for f in fields(settings)}
 
 

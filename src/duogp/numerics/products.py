@@ -58,6 +58,7 @@ def gradient_of_gram(T: Tensor, P: Tensor) -> Tensor:
 
 
 def substitutes(a: Tensor) -> bool:
+    """Whether triangular systems are solved by substitution: on a CPU."""
     return not a.is_cuda
 
 

@@ -55,6 +55,11 @@ class OnlineGP:
     stream, unless the first call has them all. ``learning_rate``: of Adam; by default 0.05 beside natural
     gradients, where it moves the hyperparameters alone, else 0.01. After t steps the rates of Adam and of
     natural gradients are divided by ``1 + rate_decay √t``. All other keywords are `duogp.Settings`.
+
+        learner = OnlineGP("ivsgpr", num_inducing=50)
+        for rows in range(0, len(X), 50):
+            learner.partial_fit(X[rows : rows + 50], y[rows : rows + 50])
+        mean = learner.gp.predict(X_new).mean
     """
 
     def __init__(

@@ -48,8 +48,11 @@ def online_settings(
 
 
 def uses_natural_gradients(method: Method, settings: Settings) -> bool:
-    """Whether q(u) is moved by natural gradients: as asked for by the user or by the method; otherwise where
-    the objective is far from quadratic in q(u), and in bases that grow, if its covariance is full."""
+    """Whether q(u) is moved by natural gradients: as asked for by the user or by the method.
+
+    Otherwise where the objective is far from quadratic in q(u), and in bases that grow, if its covariance is
+    full.
+    """
     asked: str = settings.solver
     if asked == "auto":
         asked = str(method.defaults.get("solver", "auto"))

@@ -10,6 +10,7 @@ from duogp.plots.calibration import (
     reliability_plot,
     zscore_cdf,
 )
+from duogp.plots.checks import dependence_plot, pit_histogram, quantile_reliability_plot
 from duogp.plots.functions import bands, one_dimensional_fit, slice_plot, slices
 from duogp.plots.histories import history_plot
 from duogp.plots.parts import relevance_plot, variance_plot
@@ -44,12 +45,15 @@ __all__ = [
     "bands",
     "calibration_plot",
     "confusion_plot",
+    "dependence_plot",
     "entitle",
     "history_plot",
     "label_of",
     "one_dimensional_fit",
     "panel_grid",
+    "pit_histogram",
     "predicted_vs_observed",
+    "quantile_reliability_plot",
     "relevance_plot",
     "reliability_plot",
     "share_limits",

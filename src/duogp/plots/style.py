@@ -81,6 +81,7 @@ def new_axes(ax: Axes | None, size: tuple[float, float], title: str | None = Non
 
 
 def entitle(ax: Axes, title: str) -> None:
+    """Put a title above axes, on the left."""
     ax.set_title(title, fontsize=10, loc="left")
 
 

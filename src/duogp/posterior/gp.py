@@ -447,6 +447,7 @@ class GP(Fitted):
         return out
 
     def num_variational_parameters(self) -> int:
+        """Numbers of q that were learned."""
         return self.model.basis.num_variational_parameters()
 
     # -- helpers ---------------------------------------------------------------------------------------------

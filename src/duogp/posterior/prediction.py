@@ -17,6 +17,7 @@ Array = NDArray[np.float64]
 
 
 def check_interval_level(level: float) -> None:
+    """An error for a level outside (0, 1)."""
     if not 0 < level < 1:
         hint = f"; did you mean {level / 100:g}?" if 1 < level < 100 else ""
         raise ValueError(f"level must be in (0, 1), got {level}{hint}")
@@ -63,6 +64,7 @@ class Prediction:
 
     @property
     def std(self) -> Array:
+        """Standard deviation of a new observation, [n] or [n, outputs]."""
         return np.sqrt(self.variance)
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:

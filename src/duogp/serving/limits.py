@@ -33,6 +33,7 @@ class Limits:
                 raise ValueError(f"the limit {name} must be positive, got {getattr(self, name)}")
 
     def require_rows(self, count: int) -> None:
+        """An error for a request without rows, or with too many."""
         if count == 0:
             raise RequestError(422, "the request has no rows")
         if count > self.rows:

@@ -50,6 +50,7 @@ class ServedModel:
 
     @property
     def is_classifier(self) -> bool:
+        """Whether classes are predicted."""
         return self.gp.classes is not None
 
     @property

@@ -74,6 +74,7 @@ class VarianceParts(NamedTuple):
 
     @property
     def total(self) -> NDArray[np.float64]:
+        """The variance of an observation, the sum of the parts."""
         return self.within_data + self.distributional + self.noise + self.disagreement
 
 

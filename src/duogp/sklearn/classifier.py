@@ -26,6 +26,9 @@ class GPClassifier(ClassifierMixin, BaseGP):
     ``method``: "auto", or a name of `duogp.METHODS`. ``likelihood``: None chooses by the number of classes;
     "bernoulli" ("probit"), "logit", "robust-max", "softmax", or an object. All other keywords are those of
     `GPRegressor`. After `fit` there are its attributes and ``classes_``.
+
+        model = GPClassifier(method="svgp", num_inducing=50, random_state=0).fit(X, labels)
+        probabilities = model.predict_proba(X_new)  # [n, classes], in the order of classes_
     """
 
     _default_likelihood = "classes"
@@ -46,6 +49,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
         return probabilities
 
     def predict_log_proba(self, X: Any) -> Array:
+        """Logarithms of class probabilities, [n, classes]."""
         return np.log(self.predict_proba(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

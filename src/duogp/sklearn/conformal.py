@@ -41,6 +41,7 @@ class Calibration:
 
     @classmethod
     def of(cls, scores: Array) -> Calibration:
+        """The calibration of scores [n, outputs] in any order."""
         return cls(np.sort(scores, axis=0))
 
     def __len__(self) -> int:
@@ -108,6 +109,7 @@ def calibration_rows(n: int, fraction: float, seed: int) -> tuple[NDArray[np.int
 
 
 def check_level(level: Any) -> float:
+    """A level as a float; an error outside (0, 1)."""
     if isinstance(level, bool) or not isinstance(level, int | float | np.number) or not 0 < level < 1:
         percent = isinstance(level, int | float) and 1 < level < 100
         hint = f"; did you mean {level / 100:g}?" if percent else ""

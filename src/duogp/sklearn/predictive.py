@@ -136,6 +136,8 @@ class Poisson(Monotone):
 
 @dataclass(frozen=True)
 class Gamma(Monotone):
+    """P(y ≤ t | f) of a gamma distribution with mean e^f."""
+
     shape: Array  # [outputs, 1]
 
     def cdf_given(self, t: Array, f: Array) -> Array:
@@ -156,6 +158,8 @@ class Gamma(Monotone):
 
 @dataclass(frozen=True)
 class Beta(Monotone):
+    """P(y ≤ t | f) of a beta distribution with mean link(f)."""
+
     precision: Array  # [outputs, 1]
     link: str
 

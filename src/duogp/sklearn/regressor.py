@@ -46,6 +46,11 @@ class GPRegressor(RegressorMixin, BaseGP):
     ``missing="refuse"``: gaps are an error; ``reading``: a dict of ``decimal``, ``date_format``,
     ``max_levels`` and ``strict``, for cells of text. ``random_state=None`` is a new seed for each fit, as in
     scikit-learn, and ``method="auto"`` the default here; `duogp.fit` has the seed 0 and one method.
+
+        model = GPRegressor(method="svgp", num_inducing=100, random_state=0).fit(X, y)
+        mean, std = model.predict(X_new, return_std=True)  # [n] each
+        low, high = model.predict_interval(X_new, level=0.9)
+        parts = model.explain_variance(X_new)  # within_data, distributional, noise, disagreement
     """
 
     _default_likelihood = "gaussian"
@@ -123,8 +128,11 @@ class GPRegressor(RegressorMixin, BaseGP):
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, *, function: bool = False, noise: Any = None
     ) -> Array:
-        """Joint draws of observations (of the function with ``function=True``): [n, n_samples] or
-        [n, outputs, n_samples], as scikit-learn's Gaussian processes have it."""
+        """Joint draws of observations, [n, n_samples] or [n, outputs, n_samples].
+
+        With ``function=True`` of the function. The last axis is that of the draws, as scikit-learn's Gaussian
+        processes have it.
+        """
         return np.moveaxis(self._draws(X, n_samples, random_state, function, noise), 0, -1)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

@@ -74,6 +74,7 @@ def dense(X: Any) -> Any:
 
 
 def read_weights(sample_weight: Any, n: int) -> NDArray[np.float64] | None:
+    """Row weights [n], not negative and not all zero; None where none are given."""
     if sample_weight is None:
         return None
     weight = as_row_vector(sample_weight, n, "sample_weight", allow_zero=True)

@@ -76,6 +76,7 @@ class Column(ABC):
         return None
 
     def csv_type(self) -> Any:
+        """The arrow type as which a CSV file is read."""
         return arrow().type_for_alias(self.csv)
 
     def to_dict(self) -> dict[str, Any]:
@@ -216,6 +217,7 @@ class Category(Column):
         return len(self.levels) + len(self.rare)
 
     def texts(self, values: Any) -> Any:
+        """An arrow column as text; an error where it is of another kind than in the fit."""
         allowed = ("category", "nothing") + (("number", "boolean") if self.numeric else ())
         if kind_of(values.type) not in allowed:
             raise self._refuse(values, "categories" if self.numeric else WORDS["category"])

@@ -273,7 +273,7 @@ def _errors_of(path: str | Path, names: Sequence[str] = ()) -> Iterator[None]:
 
 
 def _in_words(message: str, names: Sequence[str]) -> str:
-    """ "In CSV column #2: CSV conversion error to double: invalid value 'x'" with the name of the column."""
+    """The message "In CSV column #2: CSV conversion error …" of arrow with the name of the column."""
     if "invalid UTF8" in message:
         return NOT_UTF8
     found = re.match(r"In CSV column #(\d+):(?: Row #(\d+):)? CSV conversion error to (\S+): (.*)", message)

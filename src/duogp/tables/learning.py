@@ -61,6 +61,8 @@ READING = Reading()
 
 
 class Learned(NamedTuple):
+    """The encoding of a column, and a remark on cells that could not be read."""
+
     column: Column
     note: str | None = None  # cells that could not be read
 

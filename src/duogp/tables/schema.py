@@ -29,6 +29,8 @@ class NothingUsableError(ValueError):
 
 
 class Encoded(NamedTuple):
+    """Rows of a table as inputs of a model."""
+
     matrix: NDArray[np.float64]  # [n, d], finite
     names: list[str]  # of its columns
 

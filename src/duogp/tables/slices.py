@@ -15,6 +15,8 @@ from duogp.tables.values import Floats
 
 
 class Slice(NamedTuple):
+    """Rows that differ in one column only."""
+
     along: NDArray  # values of the column: numbers, dates or texts
     matrix: Floats  # the rows, encoded
     data: NDArray | None  # the values that the table has; None for texts
@@ -36,6 +38,19 @@ def slice_of(schema: Schema, table: Any, name: str, points: int = 80) -> Slice:
     rows = np.repeat(typical_row(schema, table)[None], len(along), 0)
     rows[:, [source == name for source in schema.sources]] = features
     return Slice(along, rows, data)
+
+
+def sweep_of(
+    schema: Schema, table: Any, name: str, background: Floats, points: int
+) -> tuple[NDArray, NDArray[np.float64]]:
+    """Values [t] of the column ``name``, and the rows ``background`` [r, d] with each of them, [t, r, d]."""
+    table = as_arrow(table)
+    require_columns([name], [column.name for column in schema.columns], "the model")
+    column = next(c for c in schema.columns if c.name == name)
+    along, features, _ = _along(column, table.column(name), points)
+    rows = np.repeat(background[None], len(along), 0)
+    rows[:, :, [source == name for source in schema.sources]] = features[:, None]
+    return along, rows
 
 
 def _typical(column: Column, values: Any) -> Floats:

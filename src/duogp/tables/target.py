@@ -66,6 +66,7 @@ class TargetColumn:
 
     @property
     def is_class(self) -> bool:
+        """Whether the target is class labels."""
         return self.labels is not None
 
     def gaps(self, values: Any) -> NDArray[np.bool_]:

@@ -244,6 +244,7 @@ def remove(options: CheckpointOptions) -> None:
 
 
 def encode(snapshot: Snapshot, identity: Mapping[str, str]) -> bytes:
+    """A snapshot as the bytes of a file, with a checksum."""
     layout = torch.contiguous_format
     # A copy each: safetensors takes no tensors that share memory.
     own = {name: t.detach().clone(memory_format=layout).cpu() for name, t in snapshot.tensors.items()}

@@ -30,7 +30,9 @@ class Feed(Protocol):
     generators: Sequence[torch.Generator]  # one for each replicate
 
     @property
-    def tensors(self) -> dict[str, Tensor]: ...
+    def tensors(self) -> dict[str, Tensor]:
+        """Tensors that a captured step reads, by name; their values change in place."""
+        ...
 
     def start_epoch(self) -> None:
         """Prepare the row order of the next epoch."""
@@ -137,16 +139,20 @@ class TableFeed:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
+        """Tensors that a captured step reads, by name; their values change in place."""
         columns = {name: getattr(self.table, name) for name in self.COLUMNS}
         return {name: t for name, t in columns.items() if t is not None} | {"rows": self.rows}
 
     def start_epoch(self) -> None:
+        """Draw the minibatches of a new epoch."""
         self._epoch = self.minibatches.epoch()
 
     def select(self, step: int) -> None:
+        """Make the rows of a step of the epoch the present ones, in place."""
         self.rows.copy_(self._epoch[step])
 
     def batch(self, tensors: Mapping[str, Tensor]) -> Batch:
+        """The rows of the present step, gathered from the table."""
         columns: dict[str, Any] = {name: t for name, t in tensors.items() if name != "rows"}
         return replace(self.table, **columns).gather(tensors["rows"])
 

@@ -22,6 +22,8 @@ logger = logging.getLogger("duogp")
 
 
 class Guard:
+    """Looks at failed factorisations and losses, and returns replicates to their last good state."""
+
     MAX_SUSPECT_JITTER = 1e-3  # where no factorisation failed
     MAX_ROLLBACKS = 25
 
@@ -43,7 +45,7 @@ class Guard:
 
     @torch.no_grad()
     def healthy(self, loss: Tensor) -> bool:
-        """One look at the device: did every factorisation since the last look succeed, is the loss finite?"""
+        """Whether, by one look at the device, all factorisations succeeded and the loss is finite."""
         self._failed = self.model.numerics.failed.clone()
         bad = self._failed | ~torch.isfinite(loss)
         for p in self.backend.parameters:

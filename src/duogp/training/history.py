@@ -11,6 +11,8 @@ from duogp.saveable import Plottable
 
 @dataclass(frozen=True)
 class Record:
+    """One epoch of a training."""
+
     epoch: int
     loss: float  # negative objective per datum, mean over the epoch's steps
     seconds: float  # since the start of training
@@ -51,6 +53,7 @@ class History(Plottable):
         return [getattr(record, name) for record in self.records]
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, a list for each column of the records."""
         columns = {name: self.series(name) for name in ("epoch", "loss", "validation_nll", "seconds")}
         strict = {k: [None if v is None or v != v else v for v in column] for k, column in columns.items()}
         return {

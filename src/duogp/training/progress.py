@@ -131,7 +131,11 @@ class Progress:
 
 
 class Screen(Protocol):
-    def show(self, line: Line) -> None: ...
+    """Where a line of progress is shown: a terminal, a notebook, or a pipe."""
+
+    def show(self, line: Line) -> None:
+        """Show the present state of a line."""
+        ...
 
     def close(self, line: Line) -> None: ...
 

@@ -9,6 +9,7 @@ Schedule = Callable[[float], float]
 
 
 def constant(progress: float) -> float:
+    """The factor of the learning rate: always one."""
     return 1.0
 
 
@@ -41,6 +42,7 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def make_schedule(spec: str | Schedule) -> Schedule:
+    """The schedule of a name, or the function given."""
     if callable(spec):
         return spec
     if spec not in SCHEDULES:

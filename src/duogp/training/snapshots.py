@@ -146,6 +146,7 @@ def restore_final(model: Model, snapshot: Snapshot, curvature: Curvature | None 
 
 
 def histories_of(values: Mapping[str, Any], replicates: int) -> list[History]:
+    """Histories of the replicates from the values of a snapshot, checked."""
     found = [
         History(**{**history, "records": [Record(**record) for record in history["records"]]})
         for history in values["histories"]

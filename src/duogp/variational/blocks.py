@@ -69,6 +69,7 @@ class BlockQ(Q):
 
     @property
     def mean(self) -> Tensor:  # type: ignore[override]
+        """Means of the blocks side by side, [R, latent, ΣM]."""
         return torch.cat([block.mean for block in self], -1)
 
     def perturb_mean(self, scale: float, generators: Sequence[torch.Generator]) -> None:
@@ -107,6 +108,7 @@ class BlockQ(Q):
         return torch.stack([block.log_det() for block in self]).sum(0)
 
     def trace(self) -> Tensor:
+        """tr S, the sum over the blocks, [R, latent]."""
         return torch.stack([block.trace() for block in self]).sum(0)
 
     def penalty(self) -> Tensor:

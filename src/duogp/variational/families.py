@@ -100,9 +100,11 @@ class Q(nn.Module):
         return 0.5 * (self.second_moment(V) - self.log_det() - self.size) + half_log_det_prior
 
     def trace(self) -> Tensor:
+        """tr S, [R, latent]."""
         return self.root().square().sum((-2, -1))
 
     def covariance(self) -> Tensor:
+        """S, [R, latent, M, M]."""
         root = self.root()
         return root @ root.mT
 

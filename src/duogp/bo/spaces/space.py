@@ -136,6 +136,7 @@ class Space:
 
     @property
     def is_finite(self) -> bool:
+        """Whether there is a finite number of points."""
         return self.size is not None
 
     @property
@@ -270,6 +271,7 @@ class Space:
         return self.points(self.from_cube(cube))
 
     def to_cube(self, raw: Floats) -> Floats:
+        """Raw values [n, parameters] as points of the cube [n, width]."""
         columns = [p.columns(raw[:, i]) for i, p in enumerate(self.parameters.values())]
         return np.concatenate(columns, 1)
 

@@ -21,7 +21,7 @@ ONLY = "value"
 
 
 def direction_of(word: Any) -> str:
-    """ "minimise" or "maximise", from any spelling of them."""
+    """The word "minimise" or "maximise", from any spelling of them."""
     try:
         return _WORDS[word.lower()]
     except (KeyError, AttributeError):
@@ -111,6 +111,7 @@ class Goals:
         return [limit.excess(values[name]) for name, limit in self.limits.items()]
 
     def is_feasible(self, values: Mapping[str, float]) -> bool:
+        """Whether the values of a trial keep every limit."""
         return all(excess <= 0 for excess in self.excesses(values))
 
     def spec(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,22 +16,14 @@ from duogp.bo.studies.models import surrogate
 from duogp.bo.studies.study import Study
 from duogp.bo.studies.trials import DONE, Trial
 from duogp.disk import write_atomically
+from duogp.reports import html
+from duogp.reports.html import text
 
 PAGE = "report.html"
 #: Evaluations without which importances mean nothing, and the most that they are computed from.
 FEW, MANY = 5, 300
 #: Size of the picture.
 WIDTH, HEIGHT, MARGIN = 720, 300, 46
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem }
-h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem }
-table { border-collapse: collapse; width: 100%; font-size: 13px }
-th, td { text-align: right; padding: 3px 8px; border-bottom: 1px solid #ddd } th { position: sticky; top: 0;
-background: #fff } td.words, th.words { text-align: left }
-tr.best td { background: #e8f1fb; font-weight: 600 } tr.failed td { color: #999 }
-.bar { background: #3b76b5; height: 12px; display: inline-block }
-"""
 
 
 def write_report(study: Study, *, title: str = "study", command: str | None = None) -> Path:
@@ -47,19 +38,13 @@ def write_report(study: Study, *, title: str = "study", command: str | None = No
 def page(study: Study, *, title: str = "study", command: str | None = None) -> str:
     """The report as HTML."""
     parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
-        f"<title>{_text(title)}</title><style>{_STYLE}</style></head><body><h1>{_text(title)}</h1>",
+        f"<h1>{text(title)}</h1>",
         _summary(study, command),
         _picture(study),
         _importances(study),
         _table(study),
-        "</body></html>",
     ]
-    return "\n".join(part for part in parts if part)
-
-
-def _text(value: Any) -> str:
-    return html.escape(str(value))
+    return html.page(title, parts)
 
 
 def shown(value: Any) -> str:
@@ -83,11 +68,7 @@ def _summary(study: Study, command: str | None) -> str:
         point = ", ".join(f"{name} = {shown(value)}" for name, value in trial.point.items())
         label = "best" if len(study.goals.directions) == 1 else "on the front"
         rows.append((label, f"{values} at {point} (trial {trial.number})"))
-    lines = "".join(
-        f"<tr><td class='words'>{_text(name)}</td><td class='words'>{_text(value)}</td></tr>"
-        for name, value in rows
-    )
-    return f"<table>{lines}</table>"
+    return html.pairs(rows)
 
 
 # -- the picture ---------------------------------------------------------------------------------------------
@@ -124,7 +105,7 @@ def _picture(study: Study) -> str:
         height = f"{up(min(max(b, low), high)):.1f}"
         steps.append(f"{'H' if steps else 'M'}{across(a):.1f}{'V' if steps else ','}{height}")
     line = f"<path d='{''.join(steps)}' fill='none' stroke='#3b76b5' stroke-width='2'/>" if steps else ""
-    return f"<h2>Best {_text(name)} so far</h2>" + _frame(
+    return f"<h2>Best {text(name)} so far</h2>" + _frame(
         dots + line, (1.0, float(len(y))), (low, high), "evaluations", name
     )
 
@@ -141,7 +122,7 @@ def _front_picture(study: Study) -> str:
         f"fill='{'#3b76b5' if trial.number in front else '#bbb'}'/>"
         for trial, (a, b) in zip(study.done, pairs, strict=True)
     )
-    return f"<h2>{_text(names[1])} against {_text(names[0])}</h2>" + _frame(
+    return f"<h2>{text(names[1])} against {text(names[0])}</h2>" + _frame(
         dots, (left, right), (bottom, top), names[0], names[1]
     )
 
@@ -167,10 +148,10 @@ def _frame(inside: str, across: tuple[float, float], up: tuple[float, float], be
     texts = [
         label.format(MARGIN, bottom + 16, "start", shown(float(across[0]))),
         label.format(WIDTH - 10, bottom + 16, "end", shown(float(across[1]))),
-        label.format((MARGIN + WIDTH) // 2, bottom + 32, "middle", _text(below)),
+        label.format((MARGIN + WIDTH) // 2, bottom + 32, "middle", text(below)),
         label.format(MARGIN - 4, bottom, "end", f"{up[0]:.3g}"),
         label.format(MARGIN - 4, 18, "end", f"{up[1]:.3g}"),
-        label.format(MARGIN + 4, 20, "start", _text(beside)),
+        label.format(MARGIN + 4, 20, "start", text(beside)),
     ]
     lines = f"<path d='M{MARGIN},10V{bottom}H{WIDTH - 10}' fill='none' stroke='#999'/>"
     return f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='100%'>{lines}{inside}{''.join(texts)}</svg>"
@@ -208,12 +189,8 @@ def _importances(study: Study) -> str:
     found = importances(study)
     parts = []
     for outcome, shares in found.items():
-        rows = "".join(
-            f"<tr><td class='words'>{_text(name)}</td><td>{100 * share:.0f} %</td><td class='words' "
-            f"style='width:70%'><span class='bar' style='width:{100 * share:.1f}%'></span></td></tr>"
-            for name, share in sorted(shares.items(), key=lambda item: -item[1])
-        )
-        parts.append(f"<h2>What {_text(outcome)} depends on</h2><table>{rows}</table>")
+        rows = [(n, s, f"{100 * s:.0f} %") for n, s in sorted(shares.items(), key=lambda item: -item[1])]
+        parts.append(f"<h2>What {text(outcome)} depends on</h2>{html.bars(rows)}")
     if parts:
         parts.append("<p>Shares of the inverse lengthscales of a Gaussian process.</p>")
     return "\n".join(parts)
@@ -225,9 +202,10 @@ def _importances(study: Study) -> str:
 def _table(study: Study) -> str:
     front = {trial.number for trial in study.front}
     head = ["trial", "state", *study.goals.names, *study.space.names, "seconds"]
-    cells = "".join(f"<th>{_text(name)}</th>" for name in head) + "<th class='words'>note</th>"
+    cells = "".join(f"<th>{text(name)}</th>" for name in head) + "<th class='words'>note</th>"
     rows = "".join(_row(study, trial, trial.number in front) for trial in study.trials)
-    return f"<h2>Trials</h2><table><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>"
+    table = f"<table><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>"
+    return f"<h2>Trials</h2><div class='frame'>{table}</div>"
 
 
 def _row(study: Study, trial: Trial, is_best: bool) -> str:
@@ -236,8 +214,8 @@ def _row(study: Study, trial: Trial, is_best: bool) -> str:
     seconds = "" if trial.ended is None else f"{max(0.0, trial.ended - trial.started):.1f}"
     cells = [trial.number, trial.state, *("" if v is None else shown(v) for v in values), seconds]
     kind = "best" if is_best else trial.state if trial.state != DONE else ""
-    inside = "".join(f"<td>{_text(cell)}</td>" for cell in cells)
-    return f"<tr class='{kind}'>{inside}<td class='words'>{_text(trial.reason or '')}</td></tr>"
+    inside = "".join(f"<td>{text(cell)}</td>" for cell in cells)
+    return f"<tr class='{kind}'>{inside}<td class='words'>{text(trial.reason or '')}</td></tr>"
 
 
 def save_figure(study: Study, title: str) -> None:

@@ -302,6 +302,7 @@ class Study:
 
     @property
     def folder(self) -> Path | None:
+        """The folder that the study is written to; None for one in memory."""
         return None if self._log is None else self._log.folder
 
     def close(self) -> None:

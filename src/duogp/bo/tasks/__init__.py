@@ -37,7 +37,7 @@ def names() -> list[str]:
 
 
 def make(name: str, **options: Any) -> Task:
-    """The task called `name`. Options are those of its class: `seed` for all, `noise`, `terrains`, …"""
+    """The task called `name`. Options are those of its class, such as `seed`, `noise` and `terrains`."""
     others = _installed()
     known = sorted({*_OWN, *_PAPER, *others})
     if name not in known:
