@@ -1,4 +1,4 @@
-"""The tables of README.md and of docs/ that come from the registry and from the results files.
+"""The tables of docs/ that come from the registry and from the results files.
 
     python benchmarks/readme_tables.py           rewrite what stands between the markers
     python benchmarks/readme_tables.py --check   change nothing; exit status 1 when something is out of date
@@ -23,9 +23,9 @@ from duogp.bench.suite import Suite, load_suite
 from duogp.methods import METHODS, Method
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
-RESULTS = ROOT / "docs" / "results.md"
-OPTIMISATION = ROOT / "docs" / "bayesian-optimisation.md"
+PAGES = ROOT / "docs"
+RESULTS = PAGES / "results.md"
+OPTIMISATION = PAGES / "bayesian-optimisation.md"
 CONVERGENCE = ROOT / "benchmarks" / "results" / "orth_convergence.json"
 SUITES = ROOT / "benchmarks" / "suites"
 RACE = ROOT / "benchmarks" / "results" / "closed_form_race.json"
@@ -48,6 +48,7 @@ def methods() -> str:
         rows.append(
             (
                 ", ".join(f"`{name}`" for name in names),
+                m.use_when,
                 str(m.basis or "none"),
                 str(m.q),
                 str(m.objective),
@@ -56,7 +57,7 @@ def methods() -> str:
                 short_reference(m),
             )
         )
-    head = ("method", "basis", "q(u)", "objective", "bound", "variational parameters", "paper")
+    head = ("method", "use when", "basis", "q(u)", "objective", "bound", "variational parameters", "paper")
     return markdown(head, rows, text_columns=len(head))
 
 
@@ -449,12 +450,10 @@ def molecules() -> str:
 
 
 TABLES: dict[Path, dict[str, Callable[[], str]]] = {
-    README: {
-        "methods": methods,
-        "benchmark:paper_dc": paper("paper_dc"),
-        "benchmark:convergence": convergence,
-        "benchmark:race": race,
-    },
+    PAGES / "methods.md": {"methods": methods},
+    PAGES / "families" / "conditional.md": {"benchmark:paper_dc": paper("paper_dc")},
+    PAGES / "families" / "orthogonal.md": {"benchmark:convergence": convergence},
+    PAGES / "training.md": {"benchmark:race": race},
     RESULTS: {
         "benchmark:paper_orth": paper("paper_orth"),
         "benchmark:paper_orth_classification": paper("paper_orth_classification"),
@@ -501,7 +500,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="only say whether README.md is in sync")
+    parser.add_argument("--check", action="store_true", help="only say whether the pages are up to date")
     options = parser.parse_args(arguments)
     stale = []
     for path in TABLES:

@@ -14,6 +14,7 @@ from typing import Any
 from duogp.bases.base import Basis
 from duogp.bases.recipes import Recipe, recipe_of
 from duogp.bases.subspace import SubspaceQ
+from duogp.methods.advice import USE_WHEN
 from duogp.objectives import OBJECTIVES, DataTerm, Objective, as_objective
 from duogp.variational import CentredQ, CholeskyQ, DiagonalQ, PointQ, Q, RidgeQ
 
@@ -103,6 +104,11 @@ class Method:
     def learns_online(self) -> bool:
         """Whether rows come as a stream."""
         return bool(self.defaults.get("online"))
+
+    @property
+    def use_when(self) -> str:
+        """When to choose it, in one line; empty for a method of one's own."""
+        return USE_WHEN.get(self.name, "")
 
     @property
     def has_extra_points(self) -> bool:
