@@ -51,6 +51,7 @@ autosummary_generate = True
 autosummary_imported_members = True
 autosummary_ignore_module_all = False
 autodoc_typehints = "none"
+autodoc_inherit_docstrings = False  # those of torch are not in our notation
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "inherited-members": False, "undoc-members": False}
 add_module_names = False

@@ -11,6 +11,8 @@ import inspect
 import re
 from typing import Any
 
+import duogp
+
 ENTRY = re.compile(r"^%api (?P<module>[\w.]+)(?: (?P<names>[\w ]+))?$", re.M)
 #: Members of these classes are those of torch, scikit-learn or Python, not ours.
 FOREIGN = "Module,BaseEstimator,RegressorMixin,ClassifierMixin,tuple,dict,Model,Protocol,Warning"
@@ -51,6 +53,8 @@ def block(module: str, names: list[str]) -> str:
             lines += ["   :members:", f"   :inherited-members: {FOREIGN}"]
         if kind == "data":
             lines += ["   :no-value:"]
+        if module != "duogp" and name in duogp.__all__:
+            lines += ["   :no-index:"]  # it is described among the names of the root
     return "```{eval-rst}\n" + "\n".join(lines) + "\n```"
 
 

@@ -21,6 +21,19 @@ VERMILION, PURPLE, SKY = "#D55E00", "#CC79A7", "#56B4E9"
 #: Colours of several lines in one figure, in this order.
 PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
 INK, FAINT = "#333333", "#9a9a9a"
+#: Matplotlib's settings of figures that are drawn by hand: ``plt.rcParams.update(STYLE)``.
+STYLE = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "axes.labelsize": 9.5,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "figure.constrained_layout.use": True,
+}
 #: The parts of a variance, from the inner band to the outer: label and colour.
 PARTS = {
     "explained": ("within the data", BLUE),
@@ -81,6 +94,7 @@ def new_axes(ax: Axes | None, size: tuple[float, float], title: str | None = Non
 
 
 def entitle(ax: Axes, title: str) -> None:
+    """Set the title of a panel, in small letters at the left."""
     ax.set_title(title, fontsize=10, loc="left")
 
 
