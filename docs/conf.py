@@ -1,7 +1,7 @@
 """How Sphinx builds the site: `make docs`.
 
-Pages are Markdown (MyST), the gallery is `docs/gallery/plot_*.py`, and the reference comes from docstrings, whose plain
-text `docstrings.py` turns into reStructuredText.
+Pages are Markdown (MyST), the gallery is `docs/gallery/plot_*.py`, and the reference comes from docstrings,
+whose plain text `docstrings.py` turns into reStructuredText.
 """
 
 from __future__ import annotations

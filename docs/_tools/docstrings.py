@@ -1,8 +1,8 @@
 """Docstrings of the library as reStructuredText.
 
-They are written for a reader of the source: `name` is code, indented lines are formulas or examples, "- " begins an
-item. Sphinx would read single backticks as titles and indented formulas as quotations. `to_rst` turns them into code
-and literal blocks and escapes what else reStructuredText would take for markup.
+They are written for a reader of the source: `name` is code, indented lines are formulas or examples, "- "
+begins an item. Sphinx would read single backticks as titles and indented formulas as quotations. `to_rst`
+turns them into code and literal blocks and escapes what else reStructuredText would take for markup.
 """
 
 from __future__ import annotations

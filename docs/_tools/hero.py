@@ -1,10 +1,11 @@
 """The first figure of the README and of the site, and its numbers: `python docs/_tools/hero.py`.
 
-A slow wave with a fast ripple, sin x + ½ sin 4x, 200 noisy rows, ten inducing points, an RBF kernel, all other settings
-at their defaults. One lengthscale has to interpolate and to say how uncertain the interpolation is: SVGP takes the ripple
-for noise. DCSVGP has a lengthscale for each job. Scores are those of 1,000 new noisy rows, for five seeds
-(other rows, noise, validation rows and starting points), with ten and with twelve points; the figure is that of seed 0. It writes
-``docs/images/hero.png`` and ``docs/images/hero.json``.
+A slow wave with a fast ripple, sin x + ½ sin 4x, 200 noisy rows, ten inducing points, an RBF kernel, all
+other settings at their defaults. One lengthscale has to interpolate and to say how uncertain the
+interpolation is: SVGP takes the ripple for noise. DCSVGP has a lengthscale for each job. Scores are those of
+1,000 new noisy rows, for five seeds (other rows, noise, validation rows and starting points), with ten and
+with twelve points; the figure is that of seed 0. It writes ``docs/images/hero.png`` and
+``docs/images/hero.json``.
 """
 
 from __future__ import annotations
@@ -39,9 +40,7 @@ def rows(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 def run(method: str, seed: int, points: int = POINTS) -> tuple[Any, dict[str, float]]:
     x, y, new, y_new = rows(seed)
-    gp = duogp.fit(
-        x[:, None], y, method, kernel="rbf", num_inducing=points, random_state=seed, device="cpu"
-    )
+    gp = duogp.fit(x[:, None], y, method, kernel="rbf", num_inducing=points, random_state=seed, device="cpu")
     prediction = gp.predict(new[:, None])
     found = prediction.metrics(y_new)
     return (gp, prediction), {name: found[name] for name in ("rmse", "nll", "coverage")}

@@ -1,7 +1,7 @@
 """The pages of the API reference: what a line ``%api MODULE`` in a page becomes.
 
-The names are those of ``__all__``, or the public functions and classes that the module defines, so that a page cannot
-miss a new one.
+The names are those of ``__all__``, or the public functions and classes that the module defines, so that a
+page cannot miss a new one.
 """
 
 from __future__ import annotations

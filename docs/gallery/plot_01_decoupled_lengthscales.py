@@ -2,10 +2,12 @@
 Decoupled lengthscales
 ======================
 
-The example of Figure 1 of Zhu et al. 2023, a damped sine with few inducing points, and what the two kernels of DCSVGP learn.
+The example of Figure 1 of Zhu et al. 2023, a damped sine with few inducing points, and what the two kernels
+of DCSVGP learn.
 
-One lengthscale serves two purposes in SVGP. The mean needs a short one to follow the bumps; the conditional covariance
-k − ‖φ‖² grows between the inducing points when the lengthscale is short. DCSVGP has a lengthscale for each.
+One lengthscale serves two purposes in SVGP. The mean needs a short one to follow the bumps; the conditional
+covariance k − ‖φ‖² grows between the inducing points when the lengthscale is short. DCSVGP has a
+lengthscale for each.
 """
 
 import matplotlib.pyplot as plt

@@ -2,9 +2,9 @@
 Noise that depends on x: SVGP and PPGPR
 =======================================
 
-In the manner of Figure 1 of Jankowiak et al. 2020. SVGP has one noise for all x. The predictive objective trains the density of
-a new row, in which the variance of f may stand for noise: PPGPR is narrow where the rows are quiet and wide where they are not,
-without a model of the noise.
+In the manner of Figure 1 of Jankowiak et al. 2020. SVGP has one noise for all x. The predictive objective
+trains the density of a new row, in which the variance of f may stand for noise: PPGPR is narrow where the
+rows are quiet and wide where they are not, without a model of the noise.
 """
 
 import matplotlib.pyplot as plt
@@ -31,7 +31,8 @@ fits = {
 }
 
 # %%
-# The inner band is the variance of f, the outer one adds the noise. In SVGP nearly all of it is noise, in PPGPR the variance of f does the work.
+# The inner band is the variance of f, the outer one adds the noise. In SVGP nearly all of it is noise, in
+# PPGPR the variance of f does the work.
 
 grid = np.linspace(-3, 3, 400)[:, None]
 figure, panels = plt.subplots(1, 2, figsize=(9.6, 3.5), sharey=True)
@@ -41,7 +42,14 @@ for ax, (name, gp) in zip(panels, fits.items()):
     ax.plot(X[:, 0], y, ".", color=INK, ms=3, alpha=0.35, label="rows")
     for side in (-1, 1):
         ends = prediction.mean + side * inner, prediction.mean + side * outer
-        ax.fill_between(grid[:, 0], *ends, color=BLUE, alpha=0.18, lw=0, label="+ noise: 2 std of a row" if side > 0 else None)
+        ax.fill_between(
+            grid[:, 0],
+            *ends,
+            color=BLUE,
+            alpha=0.18,
+            lw=0,
+            label="+ noise: 2 std of a row" if side > 0 else None,
+        )
     ends = prediction.mean - inner, prediction.mean + inner
     ax.fill_between(grid[:, 0], *ends, color=ORANGE, alpha=0.4, lw=0, label="± 2 std of f")
     ax.plot(grid[:, 0], prediction.mean, color=BLUE, lw=1.6, label="mean")

@@ -2,8 +2,9 @@
 Three kinds of uncertainty
 ==========================
 
-A prediction keeps its variance in parts: what the data leave open (*explained*), what lies far from the data (*residual*), and the
-noise of an observation. Where they are large says what would help: more rows, rows from elsewhere, or another column.
+A prediction keeps its variance in parts: what the data leave open (*explained*), what lies far from the
+data (*residual*), and the noise of an observation. Where they are large says what would help: more rows,
+rows from elsewhere, or another column.
 """
 
 import matplotlib.pyplot as plt
@@ -34,7 +35,13 @@ above.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 for part in ("explained", "residual", "noise"):
     label, color = PARTS[part]
     value = np.sqrt(np.maximum(np.broadcast_to(getattr(prediction, part), prediction.mean.shape), 0))
-    below.plot(grid[:, 0], value, color="#8a8a8a" if part == "noise" else color, lw=1.8, label=f"{label} ({part})" if part != "noise" else "noise")
+    below.plot(
+        grid[:, 0],
+        value,
+        color="#8a8a8a" if part == "noise" else color,
+        lw=1.8,
+        label=f"{label} ({part})" if part != "noise" else "noise",
+    )
 below.set(xlabel="x", ylabel="standard deviation", ylim=(0, None), xlim=(-1.5, 11))
 below.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 plt.show()

@@ -2,9 +2,9 @@
 Trees in the mean, a GP in the covariance
 =========================================
 
-A step is hard for a stationary kernel and easy for trees; a smooth wave is the other way round. ``mean="trees"`` gives a GP boosted trees
-as its prior mean. They are cross-fitted: every training row gets the prediction of trees that have not seen it, so that the
-residuals which the GP learns from are honest.
+A step is hard for a stationary kernel and easy for trees; a smooth wave is the other way round.
+``mean="trees"`` gives a GP boosted trees as its prior mean. They are cross-fitted: every training row gets
+the prediction of trees that have not seen it, so that the residuals which the GP learns from are honest.
 """
 
 import matplotlib.pyplot as plt
@@ -22,12 +22,15 @@ def draw(n):
     return x, signal(x) + 0.15 * rng.standard_normal(n)
 
 
+edges = np.array([1.1, 2.0, 3.7, 4.9, 5.6, 7.2, 8.3, 9.1])
+levels = np.array([0.0, 2.0, -1.0, 1.2, 3.0, 0.3, 1.8, -0.6, 1.0])
+
+
 def signal(x):
-    steps = np.where(x[:, 0] > 3.3, 2.0, 0.0) - np.where(x[:, 0] > 6.1, 3.0, 0.0)
-    return steps + 0.5 * np.sin(3 * x[:, 0])
+    return levels[np.searchsorted(edges, x[:, 0])] + 0.4 * np.sin(2 * x[:, 0])
 
 
-X, y = draw(400)
+X, y = draw(600)
 X_new, y_new = draw(2000)
 fits = {
     "a constant mean": duogp.fit(X, y, "svgp", num_inducing=60),
@@ -35,7 +38,8 @@ fits = {
 }
 
 # %%
-# With a constant mean the kernel has to be short everywhere because of two steps, and the intervals are wide everywhere.
+# With a constant mean the kernel has to be short everywhere because of the steps, and the intervals are
+# wide everywhere.
 
 grid = np.linspace(0, 10, 1000)[:, None]
 figure, panels = plt.subplots(1, 2, figsize=(9.6, 3.5), sharey=True)

@@ -2,9 +2,9 @@
 Conformal against model intervals
 =================================
 
-The interval of the model is as good as the model. Here the noise has heavy tails, which Gaussian noise cannot have. Conformal intervals are
-scaled on rows kept aside: they hold the promised share of rows like these, whatever the model, on average over x. They do not repair
-*where* the model is wrong.
+The interval of the model is as good as the model. Here the noise has heavy tails, which Gaussian noise
+cannot have. Conformal intervals are scaled on rows kept aside: they hold the promised share of rows like
+these, whatever the model, on average over x. They do not repair *where* the model is wrong.
 """
 
 import matplotlib.pyplot as plt
@@ -37,7 +37,8 @@ def held(kind):
 
 
 # %%
-# Left: the 80 % intervals. Middle: the share of new rows inside, against the promised one. Right: the price, their mean width.
+# Left: the 80 % intervals. Middle: the share of new rows inside, against the promised one. Right: the
+# price, their mean width.
 
 kinds = {"model": BLUE, "conformal": VERMILION}
 results = {kind: held(kind) for kind in kinds}

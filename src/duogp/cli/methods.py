@@ -47,7 +47,8 @@ def print_methods(rows: Iterable[dict[str, Any]]) -> None:
     titles["use_when"] = "use when"
     table = Table(box=None, pad_edge=False)
     for name in names:
-        table.add_column(titles.get(name, name), no_wrap=name not in ("variational_parameters", "summary", "use_when"))
+        wraps = name in ("variational_parameters", "summary", "use_when")
+        table.add_column(titles.get(name, name), no_wrap=not wraps)
     for row in rows:
         cells = row | {"is_bound": "yes" if row["is_bound"] else "no"}
         cells["name"] = ", ".join([row["name"], *row["aliases"]])

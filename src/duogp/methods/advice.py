@@ -1,4 +1,4 @@
-"""`USE_WHEN`: for every method of the registry, when to choose it. `docs/methods.md` and `duogp methods` show it."""
+"""`USE_WHEN`: when to choose a method of the registry, shown by `duogp methods` and docs/methods.md."""
 
 from __future__ import annotations
 
