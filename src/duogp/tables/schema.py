@@ -29,6 +29,8 @@ class NothingUsableError(ValueError):
 
 
 class Encoded(NamedTuple):
+    """A table as numbers, with the names of the encoded columns."""
+
     matrix: NDArray[np.float64]  # [n, d], finite
     names: list[str]  # of its columns
 
