@@ -46,7 +46,7 @@ middle.set(xlabel="NLL of test rows", title="scores", ylim=(len(scores) - 0.5, -
 middle.margins(x=0.3)
 which = 3
 row = X[test][which : which + 1]
-values = np.linspace(0, 7, 300)
+values = np.linspace(0, 2.2, 300)
 for member, name, color in zip(stack.members, names, (GREEN, ORANGE, BLUE, PURPLE)):
     density = np.exp(member.log_density(np.repeat(row, 300, 0), values))
     right.plot(values, density, color=color, lw=1.2, ls="--", label=name)

@@ -69,7 +69,7 @@ right.annotate(
     fontsize=8.5,
 )
 right.annotate(
-    "new function", (2.35, signal(2.35, BATCHES)), xytext=(-34, 8), textcoords="offset points", fontsize=8.5
+    "new function", (1.3, signal(1.3, BATCHES)), xytext=(-24, -16), textcoords="offset points", fontsize=8.5
 )
 right.set(xlabel="x", ylabel="f", title=f"{12 * 50} rows after the change")
 plt.show()
