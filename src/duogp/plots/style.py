@@ -93,6 +93,11 @@ def new_axes(ax: Axes | None, size: tuple[float, float], title: str | None = Non
     return ax
 
 
+def width_of(ax: Axes) -> float:
+    """The width of axes in inches, as far as it is known before the figure is drawn."""
+    return float(ax.get_figure(root=True).get_figwidth() * ax.get_position().width)  # type: ignore[union-attr]
+
+
 def entitle(ax: Axes, title: str) -> None:
     """Set the title of a panel, in small letters at the left."""
     ax.set_title(title, fontsize=10, loc="left")
