@@ -91,8 +91,9 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 8,
 }
+html_context = {"default_mode": "auto"}
 html_sidebars = {"index": []}
 
 
