@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export DUOGP_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo test test-all search fuzz soak lint format wheel bench docs-check clean
+.PHONY: setup demo test test-all search fuzz soak lint format wheel bench docs docs-check clean
 
 setup: $(STAMP)
 
@@ -70,5 +70,11 @@ bench: setup
 docs-check: setup
 	$(BIN)/python benchmarks/docs_check.py
 
+# The site, in docs/_build/html; its gallery is executed, which takes some minutes the first time. Warnings are errors.
+docs: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
 clean:
+	rm -rf docs/_build docs/auto_gallery docs/sg_execution_times.rst
 	rm -rf $(VENV) demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -75,6 +75,8 @@ SETTINGS: dict[str, Any] = {
     "standardize": False,  # the split has done it
 }
 GRID = 241
+#: Prior variance, relative to the largest, below which a layer is not drawn.
+SWITCHED_OFF = 1e-3
 
 
 # -- layers: what each does to the rows --------------------------------------------------------------------
@@ -165,19 +167,23 @@ def rounded(values: Array) -> list[float]:
 def draw_layers(content: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot as plt
 
-    layers = content["layers"]
+    top = max(layer["prior"] for layer in content["layers"])
+    numbered = dict(enumerate(content["layers"], 1))
+    # A layer that has been switched off hands its input on: there is nothing to see.
+    layers = {i: layer for i, layer in numbered.items() if layer["prior"] > SWITCHED_OFF * top}
+    off = [i for i in numbered if i not in layers]
     figure, axes = plt.subplots(
-        2, len(layers), figsize=(3.9 * len(layers), 6), layout="constrained", sharex="col", squeeze=False,
+        2, len(layers), figsize=(4.4 * len(layers), 6), layout="constrained", sharex="col", squeeze=False,
         height_ratios=[1.4, 1],
     )  # fmt: skip
-    top = max(layer["prior"] for layer in layers)
-    for i, (layer, (above, below)) in enumerate(zip(layers, axes.T, strict=True)):
+    for (i, layer), (above, below) in zip(layers.items(), axes.T, strict=True):
         draw_function(above, layer)
         draw_variances(below, layer, (1e-4 * top, 4 * top))
-        last = i == len(layers) - 1
+        last = i == len(numbered)
         sizes = f"{len(layer['alpha'])} α, {len(layer['beta'])} β"
-        above.set_title(f"{'last layer' if last else f'layer {i + 1}'}: {sizes}", fontsize=10, loc="left")
-        below.set_xlabel("x" if i == 0 else f"output of layer {i}", fontsize=9)
+        above.set_title(f"{'last layer' if last else f'layer {i}'}: {sizes}", fontsize=10, loc="left")
+        hands_on = f" (which hands on that of layer {i - 2})" if i - 1 in off else ""
+        below.set_xlabel("x" if i == 1 else f"output of layer {i - 1}{hands_on}", fontsize=9)
         for ax in (above, below):
             tidy(ax)
     axes[0, 0].set_ylabel("output of the layer", fontsize=9)
@@ -187,8 +193,7 @@ def draw_layers(content: dict[str, Any], path: Path) -> None:
         for above, below in zip(*(ax.get_legend_handles_labels() for ax in axes[:, 0]), strict=True)
     )
     figure.legend(
-        handles, labels, loc="outside lower center", frameon=False, fontsize=8.5, ncols=len(labels),
-        columnspacing=1.4,
+        handles, labels, loc="outside lower center", frameon=False, fontsize=8.5, ncols=5, columnspacing=1.4,
     )  # fmt: skip
     save(figure, path)
 
@@ -267,11 +272,10 @@ def draw_scores(scores: Scores, path: Path) -> None:
     """A panel for each table: one dot for each split, lines through the means."""
     from matplotlib import pyplot as plt
 
-    columns = min(4, len(scores))
+    columns = min(3, len(scores))
     rows = -(-len(scores) // columns)
     figure, axes = plt.subplots(
-        rows, columns, figsize=(3.1 * columns, 2.7 * rows + 0.5), layout="constrained", squeeze=False,
-        sharex=True,
+        rows, columns, figsize=(3.5 * columns, 2.7 * rows + 0.5), layout="constrained", squeeze=False,
     )  # fmt: skip
     families = [name for name in FAMILIES if any(name in table for table in scores.values())]
     offsets = dict(zip(families, np.linspace(-0.16, 0.16, len(families)), strict=True))
@@ -290,14 +294,14 @@ def draw_scores(scores: Scores, path: Path) -> None:
             if family == "SGP":  # what depth has to beat
                 ax.axhline(means[0], color=color, lw=0.8, ls=(0, (4, 3)), zorder=0)
         ax.set_title(data, fontsize=10, loc="left")
-        ax.set_xticks([1, 2, 3, 4])
-        ax.set_xlim(0.6, 4.4)
+        deepest = max(layers for family in table.values() for layers in family)
+        ax.set_xticks(range(1, deepest + 1))
+        ax.set_xlim(0.6, deepest + 0.4)
         tidy(ax)
     for ax in axes.flat[len(scores) :]:
         ax.set_visible(False)
-    for ax in axes.flat[max(0, len(scores) - columns) : len(scores)]:  # nothing stands below these
+    for ax in axes[-1]:
         ax.set_xlabel("layers", fontsize=9)
-        ax.tick_params(labelbottom=True)
     for ax in axes[:, 0]:
         ax.set_ylabel("test log-likelihood", fontsize=9)
     figure.legend(

@@ -592,12 +592,13 @@ def draw(content: dict[str, Any], path: Path) -> None:
     """The objective against iterations, and how far it is from the optimum."""
     from matplotlib import pyplot as plt
 
-    from duogp.plots import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION
+    from duogp.plots import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, STYLE, VERMILION
 
     colours = {
         "COUPLED": FAINT, "ORTH": BLUE, "HYBRID": ORANGE, "DECOUPLED": VERMILION, "DECOUPLED-S": PURPLE,
-        "ORTH (plain)": SKY, "ORTHNAT (joint)": GREEN,
+        "ORTH (plain)": INK, "ORTHNAT (joint)": GREEN,
     }  # fmt: skip
+    plt.rcParams.update(STYLE)
     found = {name: part for name, part in content["summary"].items() if part["methods"]}
     figure, axes = plt.subplots(
         2, len(found), figsize=(5.2 * len(found), 7.2), layout="constrained", squeeze=False, sharex="col"
@@ -620,7 +621,7 @@ def draw(content: dict[str, Any], path: Path) -> None:
             style = {
                 "color": colours.get(label) or colours[label.replace("NAT", "")],
                 "ls": "-" if natural else (0, (4, 1.5)),
-                "lw": 1.8 if natural else 1.4,
+                "lw": 1.2 if "plain" in label else 2.0 if natural else 1.6,
             }
             iterations = np.maximum(iterations, 0.8)  # the start has a place on a logarithmic axis
             above.plot(iterations, values, label=label, **style)
@@ -647,7 +648,15 @@ def draw(content: dict[str, Any], path: Path) -> None:
                 ax.spines[side].set_visible(False)
             ax.tick_params(length=3)
     lines = axes[0, 0].get_legend_handles_labels()
-    figure.legend(*lines, frameon=False, fontsize=8, loc="outside lower center", ncols=4)
+    figure.legend(
+        *lines,
+        frameon=False,
+        fontsize=8,
+        loc="outside lower center",
+        ncols=4,
+        title="solid: natural gradients, dashed: Adam",
+        title_fontsize=8.5,
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -200,23 +200,40 @@ def figure(found: dict[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    drawing, axes = plt.subplots(1, 3, figsize=(13, 3.8), constrained_layout=True)
-    titles = {"elbo": "ELBO of a row", "loglik": "test log-likelihood of a row", "mae": "test MAE, scaled"}
+    from duogp.plots import BLUE, GREEN, ORANGE, PURPLE, STYLE, VERMILION
+
+    plt.rcParams.update(STYLE)
+    colours = {
+        "COUPLED": ORANGE, "COUPLEDNAT": VERMILION, "ORTH": GREEN, "ORTHNAT": BLUE, "HYBRID": PURPLE,
+        "DECOUPLED": "#6f6f6f",
+    }  # fmt: skip
+    drawing, axes = plt.subplots(1, 3, figsize=(12, 4.1))
+    titles = {
+        "elbo": "ELBO of a row (nats)",
+        "loglik": "test log-likelihood of a row (nats)",
+        "mae": "test MAE (scaled units)",
+    }
     for axis, (name, title) in zip(axes, titles.items(), strict=True):
         shown = []  # what decides the limits: the late part of the curves that the paper's claim is about
-        for i, curve in enumerate(found["curves"]):
+        outside = []
+        for curve in found["curves"]:
+            label, values = curve["label"], [p[name] for p in curve["points"]]
+            if not label.startswith(("COUPLED", "ORTH")):
+                outside.append(f"{label} {values[-1]:.3g}")
+                continue
             seconds = [p["seconds"] for p in curve["points"]]
-            values = [p[name] for p in curve["points"]]
-            style = "-" if curve["label"].startswith("ORTH") else "--"
-            axis.plot(seconds, values, style, color=f"C{i}", label=f"{curve['label']}: {values[-1]:.4f}")
-            if curve["label"].startswith(("COUPLED", "ORTH")):
-                shown += values[len(values) // 3 :]
+            style = "-" if "NAT" in label else (0, (4, 1.5))
+            axis.plot(seconds, values, ls=style, color=colours[label], lw=1.7, label=label)
+            shown += values[len(values) // 3 :]
         margin = 0.1 * (max(shown) - min(shown))
         axis.set_ylim(min(shown) - margin, max(shown) + margin)
-        axis.set_xlabel("seconds of training")
-        axis.set_title(title, fontsize=10)
-        axis.legend(fontsize=8, title="at the end", title_fontsize=8)
-    drawing.suptitle(f"{found['data']}, {found['device']}, the same time for everybody", fontsize=10)
+        axis.set(xlabel="seconds of training", ylabel=title)
+        axis.set_title(f"off the scale: {', '.join(outside)}", fontsize=8, color="#6f6f6f")
+    lines = axes[0].get_legend_handles_labels()
+    drawing.legend(*lines, loc="outside lower center", ncols=4)
+    drawing.suptitle(
+        f"{found['data']}, {found['device']}, equal time; solid: natural gradients, dashed: Adam", fontsize=10
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     drawing.savefig(path, dpi=130)
     plt.close(drawing)

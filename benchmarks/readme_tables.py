@@ -43,6 +43,7 @@ def methods() -> str:
         rows.append(
             (
                 ", ".join(f"`{name}`" for name in names),
+                m.use_when,
                 str(m.basis or "none"),
                 str(m.q),
                 str(m.objective),
@@ -51,7 +52,7 @@ def methods() -> str:
                 short_reference(m),
             )
         )
-    head = ("method", "basis", "q(u)", "objective", "bound", "variational parameters", "paper")
+    head = ("method", "use when", "basis", "q(u)", "objective", "bound", "variational parameters", "paper")
     return markdown(head, rows, text_columns=len(head))
 
 

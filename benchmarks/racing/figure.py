@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from duogp.plots import BLUE, FAINT, GREEN, ORANGE, STYLE, VERMILION
 from racing.tables import ROOT, stored
 
 OUTPUT = ROOT / "docs" / "images" / "race.png"
-COLOURS = {"duogp": "#1b6ca8", "gpytorch": "#d1495b", "gpflow": "#edae49", "gpjax": "#66a182"}
+COLOURS = {"duogp": BLUE, "gpytorch": VERMILION, "gpflow": ORANGE, "gpjax": GREEN}
+
+ROOF = "matrix products alone"
 
 
 def draw(output: Path = OUTPUT) -> Path:
@@ -18,6 +21,7 @@ def draw(output: Path = OUTPUT) -> Path:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    plt.rcParams.update(STYLE)
     panels = []
     for found in stored():
         steps = [row for row in found["rows"] if row["what"] == "svgp step"]
@@ -26,12 +30,17 @@ def draw(output: Path = OUTPUT) -> Path:
     if not panels:
         raise SystemExit("there are no stored step times to draw: run benchmarks/race.py first")
     figure, axes = plt.subplots(
-        1, len(panels), figsize=(4.2 * len(panels), 3.8), squeeze=False, constrained_layout=True
+        1, len(panels), figsize=(3.9 * len(panels), 3.9), squeeze=False, constrained_layout=True
     )
     for axis, (device, dtype, rows) in zip(axes[0], panels, strict=True):
         _panel(axis, rows)
-        axis.set_title(f"{device}\n{dtype}", fontsize=10)
-    axes[0][0].set_ylabel("one SVGP step, ms")
+        axis.set_title(f"{device}, {dtype}")
+    axes[0][0].set_ylabel("one SVGP step (ms)")
+    named: dict[str, Any] = {}
+    for axis in axes[0]:
+        named |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    names = sorted(named, key=lambda name: (name != "duogp", name == ROOF, name))
+    figure.legend([named[name] for name in names], names, loc="outside lower center", ncols=4)
     figure.savefig(output, dpi=150)
     plt.close(figure)
     return output
@@ -53,12 +62,11 @@ def _panel(axis: Any, rows: list[dict[str, Any]]) -> None:
         {row["M"]: row["ms"] for row in rows}, color=COLOURS["duogp"], marker="o", linewidth=2, label="duogp"
     )
     roof = {row["M"]: row["roofline_ms"] for row in rows}
-    line(roof, color="black", linestyle=":", linewidth=1, label="matrix products alone")
+    line(roof, color="black", linestyle=":", linewidth=1, label=ROOF)
     axis.set_xscale("log")
     axis.set_yscale("log")
     sizes = sorted({row["M"] for row in rows})
     axis.set_xticks(sizes, [str(m) for m in sizes])
     axis.minorticks_off()
     axis.set_xlabel("inducing points")
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=6, frameon=False)
+    axis.grid(color=FAINT, alpha=0.25)

@@ -53,3 +53,27 @@ def test_optuna(names):
     names["np"] = pytest.importorskip("numpy")
     run(names, "Optuna")
     assert names["optuna_study"].best_value < 1.0
+
+
+@pytest.mark.slow
+def test_a_botorch_model(names):
+    run(names, "A BoTorch model")
+    assert names["candidates"].shape == (4, 6) and names["batch"].shape[-2] == 50
+
+
+@pytest.mark.slow
+def test_ax(names):
+    pytest.importorskip("ax.api.client")
+    run(names, "In Ax")
+    assert len(names["client"].summarize()) == 8
+
+
+@pytest.mark.slow
+def test_turbo_as_the_page_calls_it(names):
+    """The call of the page, with fewer evaluations: two thousand take minutes."""
+    pytest.importorskip("duogp_tasks")
+    text = block("TuRBO")
+    short = text.replace("evaluations=2000, batch_size=50", "evaluations=150, batch_size=20, initial=60")
+    assert short != text
+    exec(short, names)
+    assert len(names["run"].incumbent) == 150

@@ -66,6 +66,12 @@ def test_methods_as_json():
     assert rows[1]["variational_parameters"] == "M + M"
 
 
+def test_every_method_says_when_to_use_it_and_its_other_names():
+    rows = {row["name"]: row for row in json.loads(call("methods", "--json").output)}
+    assert all(row["use_when"] for row in rows.values())
+    assert rows["ppgpr-chol"]["aliases"] == ["ppgpr"]
+
+
 def test_bench_commands_reach_the_runner(tmp_path):
     none = str(tmp_path / "none.jsonl")
     missing = call("bench", "missing", "paper_dc", "--splits", "1", "--results", none)

@@ -30,6 +30,7 @@ def legend(shown: Mapping[str, str]) -> str:
 
 
 def figure(title: str, picture: str, below: str = "") -> str:
+    """A picture with its title above and what belongs below."""
     return f"<figure><figcaption>{escape(title)}</figcaption>{picture}{below}</figure>"
 
 

@@ -41,6 +41,7 @@ def find_orthogonal(basis: TwoBlock, x: Tensor, reads: Reads, with_omega: bool) 
 
 
 def direct_step(kernel: Kernel, points: list[Tensor], q: Q, x: Tensor, reads: Reads) -> DirectStep | None:
+    """The step by hand of one model with a stationary kernel and a Cholesky q(u); None for any other."""
     base = stationary_part(kernel, points[0], x)
     profile = None if base is None else profile_of(base)
     alone = all(p.shape[:-2] == (1, 1) for p in points) and q.mean.shape[:-1] == (1, 1)

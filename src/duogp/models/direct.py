@@ -50,7 +50,9 @@ def _is_plain(model: Model) -> bool:
 
 @torch.no_grad()
 def _plain(model: Model, batch: Batch, step: DirectStep, f: VarianceSum, penalties: Penalties) -> Tensor:
-    """With e = y − μ − c and E = Σe² + Σv:  data = −½ (n log 2πs² + E/s²), and
+    """The loss of Gaussian noise, its gradients left in the parameters.
+
+    With e = y − μ − c and E = Σe² + Σv:  data = −½ (n log 2πs² + E/s²), and
 
     gμ = −e/(n s²)    gΣv = 1/(2n s²)    gs² = (1 − E/(n s²)) / 2s²    gc = Σ gμ
     """

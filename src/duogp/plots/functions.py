@@ -23,6 +23,7 @@ from duogp.plots.style import (
     parts_of,
     share_limits,
     ticks_below,
+    width_of,
 )
 from duogp.posterior.prediction import ClassPrediction, Prediction
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Values of an input that are ticked at most.
 MOST_TICKS = 200
+#: Characters of tick labels that stand side by side on an inch.
+CHARACTERS = 11
 #: Opacity of the bands.
 ALPHAS = {"explained": 0.55, "residual": 0.5, "noise": 0.45, "disagreement": 0.5}
 
@@ -99,7 +102,7 @@ def slice_plot(
         ax.set_ylabel(label_of(target))
     if texts:
         names = [label_of(str(value), 16) for value in values]
-        tilt = len(names) > 3 and sum(map(len, names)) > 30
+        tilt = len(names) > 1 and sum(map(len, names)) + 2 * len(names) > CHARACTERS * width_of(ax)
         ax.set_xticks(x, names, rotation=35 if tilt else 0, ha="right" if tilt else "center")
         ax.set_xlim(-0.6, len(x) - 0.4)
     else:
@@ -111,8 +114,10 @@ def slice_plot(
         if values.dtype.kind == "M":
             from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-            locator = AutoDateLocator(minticks=3, maxticks=8)
+            locator = AutoDateLocator(minticks=3, maxticks=6)
             ax.xaxis.set(major_locator=locator, major_formatter=ConciseDateFormatter(locator))
+        else:
+            ax.locator_params(axis="x", nbins=max(3, int(1.6 * width_of(ax))))
     ax.set_xlabel(label_of(name))
     if legend:
         ax.legend(frameon=False, fontsize=7.5)

@@ -21,6 +21,19 @@ VERMILION, PURPLE, SKY = "#D55E00", "#CC79A7", "#56B4E9"
 #: Colours of several lines in one figure, in this order.
 PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
 INK, FAINT = "#333333", "#9a9a9a"
+#: Matplotlib's settings of figures that are drawn by hand: ``plt.rcParams.update(STYLE)``.
+STYLE = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "axes.labelsize": 9.5,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "figure.constrained_layout.use": True,
+}
 #: The parts of a variance, from the inner band to the outer: label and colour.
 PARTS = {
     "explained": ("within the data", BLUE),
@@ -78,6 +91,11 @@ def new_axes(ax: Axes | None, size: tuple[float, float], title: str | None = Non
         ax.spines[side].set_visible(False)
     ax.tick_params(length=3)
     return ax
+
+
+def width_of(ax: Axes) -> float:
+    """The width of axes in inches, as far as it is known before the figure is drawn."""
+    return float(ax.get_figure(root=True).get_figwidth() * ax.get_position().width)  # type: ignore[union-attr]
 
 
 def entitle(ax: Axes, title: str) -> None:

@@ -41,6 +41,7 @@ class Road(NamedTuple):
 
 
 def require_precision(precision: str) -> Precision:
+    """The precision by its name, or a ValueError."""
     if precision not in get_args(Precision):
         raise ValueError(f"precision must be 'float64' or 'float32', got {precision!r}")
     return precision  # type: ignore[return-value]
