@@ -46,7 +46,7 @@ panels[0].annotate(
     "covariance", (place[1], lengths[1][1]), xytext=(0, 7), textcoords="offset points", color=VERMILION
 )
 panels[0].annotate("mean", (place[1], lengths[0][1]), xytext=(0, 7), textcoords="offset points", color=BLUE)
-panels[0].set(title="learned lengthscales", ylim=(0, None))
+panels[0].set(title="learned lengthscales", ylabel="in scaled units", ylim=(0, None))
 for ax, metric, title in (
     (panels[1], "nll", "NLL of new rows"),
     (panels[2], "coverage", "95 % interval holds"),
@@ -56,7 +56,7 @@ for ax, metric, title in (
     ax.annotate(
         "SVGP", (0, svgp[metric]), xytext=(0, -11), textcoords="offset points", color="#6f6f6f", fontsize=8.5
     )
-    ax.set_title(title)
+    ax.set(title=title, ylabel="nats a row" if metric == "nll" else "share of rows")
 panels[2].axhline(0.95, color=VERMILION, lw=1)
 panels[2].annotate(
     "0.95",
