@@ -114,11 +114,7 @@ def draw_fits(fits: dict[str, tuple[Any, dict[str, float]]]) -> None:
         ax.plot(along, prediction.mean, color=BLUE, lw=1.5, label="mean")
         ax.scatter(problem.x[:, 0], problem.y, s=5, color=INK, alpha=0.6, lw=0, label="rows")
         mean, covariance = (scores[name] for name in LENGTHSCALES)
-        scales = (
-            f"ℓ {mean:.2f}"
-            if mean == covariance
-            else f"ℓ of the mean {mean:.2f}, of the covariance {covariance:.2f}"
-        )
+        scales = f"ℓ {mean:.2f}" if mean == covariance else f"ℓ {mean:.2f} and {covariance:.2f}"
         ax.set_title(f"{label}\n{scales}, test NLL {scores['nll']:.2f}", fontsize=9, loc="left")
         tidy(ax)
     common_legend(figure, [axes[0, 0]])
