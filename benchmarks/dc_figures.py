@@ -193,7 +193,8 @@ def draw_beta2(lines: dict[str, Any], found: dict[str, Any], one: dict[str, Any]
             if base is not None:
                 ax.axhline(base[name][0], color=ORANGE, ls=(0, (1, 1.5)), lw=1.6, label="coupled")
             ax.set_xscale("log")
-            ax.set_title(title if row is axes[0] else "", fontsize=9, loc="left")
+            if key == next(iter(lines)):
+                ax.set_title(title, fontsize=9, loc="left")
             tidy(ax)
         row[0].set_ylabel(f"{data}\n{family}", fontsize=9)
     for ax in axes[-1]:
