@@ -114,11 +114,7 @@ def draw_fits(fits: dict[str, tuple[Any, dict[str, float]]]) -> None:
         ax.plot(along, prediction.mean, color=BLUE, lw=1.5, label="mean")
         ax.scatter(problem.x[:, 0], problem.y, s=5, color=INK, alpha=0.6, lw=0, label="rows")
         mean, covariance = (scores[name] for name in LENGTHSCALES)
-        scales = (
-            f"ℓ {mean:.2f}"
-            if mean == covariance
-            else f"ℓ of the mean {mean:.2f}, of the covariance {covariance:.2f}"
-        )
+        scales = f"ℓ {mean:.2f}" if mean == covariance else f"ℓ {mean:.2f} and {covariance:.2f}"
         ax.set_title(f"{label}\n{scales}, test NLL {scores['nll']:.2f}", fontsize=9, loc="left")
         tidy(ax)
     common_legend(figure, [axes[0, 0]])
@@ -197,7 +193,8 @@ def draw_beta2(lines: dict[str, Any], found: dict[str, Any], one: dict[str, Any]
             if base is not None:
                 ax.axhline(base[name][0], color=ORANGE, ls=(0, (1, 1.5)), lw=1.6, label="coupled")
             ax.set_xscale("log")
-            ax.set_title(title if row is axes[0] else "", fontsize=9, loc="left")
+            if key == next(iter(lines)):
+                ax.set_title(title, fontsize=9, loc="left")
             tidy(ax)
         row[0].set_ylabel(f"{data}\n{family}", fontsize=9)
     for ax in axes[-1]:
