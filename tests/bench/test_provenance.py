@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 
 import pytest
@@ -75,6 +76,15 @@ def test_versions_ignore_comments_and_docstrings_and_notice_an_operator():
     assert version_of({"a.py": MODULE.replace("2 * x", "2 + x"), "b.py": "x = 1"}) != known
     assert version_of({"a.py": MODULE, "c.py": "x = 1"}) != known
     assert len(known) == numerics.DIGITS
+
+
+def test_texts_side_by_side_in_an_f_string_are_one():
+    """Python 3.12 keeps some of them apart, other versions join them."""
+    apart = ast.JoinedStr([ast.Constant("a"), ast.Constant(""), ast.Constant("b"), ast.Name("x")])
+    one = ast.JoinedStr([ast.Constant("ab"), ast.Name("x")])
+    other = ast.JoinedStr([ast.Constant("a"), ast.Name("x"), ast.Constant("b")])
+    texts = ["".join(numerics._tokens(tree)) for tree in (apart, one, other)]
+    assert texts[0] == texts[1] != texts[2]
 
 
 def test_the_version_of_a_commit_is_that_of_its_files(tmp_path):

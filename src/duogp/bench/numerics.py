@@ -83,7 +83,12 @@ def _files(source: Path) -> list[Path]:
 
 def _tokens(node: object) -> Iterable[str]:
     """A tree as text: names of nodes, and the values of their fields that decide something."""
-    if isinstance(node, ast.AST):
+    if isinstance(node, ast.JoinedStr):
+        yield "(JoinedStr"
+        for part in _joined(node.values):
+            yield from _tokens(part)
+        yield ")"
+    elif isinstance(node, ast.AST):
         yield f"({type(node).__name__}"
         for name, value in ast.iter_fields(node):
             if name not in IGNORED_FIELDS and value is not None and value != []:
@@ -98,6 +103,18 @@ def _tokens(node: object) -> Iterable[str]:
         yield "]"
     else:
         yield repr(node)
+
+
+def _joined(parts: Iterable[ast.expr]) -> list[ast.expr]:
+    """The parts of an f-string, texts that stand side by side as one: Python 3.12 leaves some of them apart."""
+    found: list[ast.expr] = []
+    for part in parts:
+        last = found[-1] if found else None
+        if isinstance(part, ast.Constant) and isinstance(last, ast.Constant):
+            found[-1] = ast.Constant(str(last.value) + str(part.value))
+        elif not (isinstance(part, ast.Constant) and part.value == ""):
+            found.append(part)
+    return found
 
 
 def _is_text_alone(node: object) -> bool:
