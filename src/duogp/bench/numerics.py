@@ -106,7 +106,7 @@ def _tokens(node: object) -> Iterable[str]:
 
 
 def _joined(parts: Iterable[ast.expr]) -> list[ast.expr]:
-    """The parts of an f-string, texts that stand side by side as one: Python 3.12 leaves some of them apart."""
+    """The parts of an f-string, neighbouring texts as one: Python 3.12 leaves some of them apart."""
     found: list[ast.expr] = []
     for part in parts:
         last = found[-1] if found else None
