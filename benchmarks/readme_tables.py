@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # for what lies beside this file
 
 import demo_study  # noqa: E402
+import speed_tables  # noqa: E402
 import verdict_tables  # noqa: E402
 from suite_tables import finite, markdown, paper, scores  # noqa: E402
 from verdict_tables import with_state  # noqa: E402
@@ -300,6 +301,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "benchmark:paper_deep": scores("paper_deep", ("loglik", "rmse")),
     "benchmark:float32": finite("float32"),
     "benchmark:speed": with_state(speed, "race_cuda", "race_cpu"),
+    "benchmark:steps": with_state(speed_tables.steps, "race_cuda_within"),
+    "benchmark:predictions": with_state(speed_tables.predictions, "prediction_speed"),
     "benchmark:online": with_state(online_tables, "online_robot"),
     "benchmark:loops": with_state(
         loops(
