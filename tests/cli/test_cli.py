@@ -76,9 +76,9 @@ def test_bench_commands_reach_the_runner(tmp_path):
     none = str(tmp_path / "none.jsonl")
     missing = call("bench", "missing", "paper_dc", "--splits", "1", "--results", none)
     assert missing.exit_code == 0
-    assert missing.output.endswith("28 of 28 cells missing\n")
+    assert missing.output.endswith("42 of 42 cells missing\n")  # seven sets, six methods
     rows = json.loads(call("bench", "table", "paper_dc", "--json", "--results", none).output)
-    assert len(rows) == 7 * 4 * 2
+    assert len(rows) == 7 * 6 * 2
     assert all(row["paper"] is not None and row["ours"] is None for row in rows)
     learned = json.loads(call("bench", "table", "paper_dc", "--learned", "--json", "--results", none).output)
     assert len(learned) == 7 * (2 + 2 + 2)
