@@ -81,7 +81,7 @@ def test_bench_commands_reach_the_runner(tmp_path):
     assert len(rows) == 7 * 6 * 2
     assert all(row["paper"] is not None and row["ours"] is None for row in rows)
     learned = json.loads(call("bench", "table", "paper_dc", "--learned", "--json", "--results", none).output)
-    assert len(learned) == 7 * (2 + 2 + 2)
+    assert len(learned) == 7 * (2 + 2 + 2 + 2)
     run = call("bench", "run", "smoke", "--device", "cpu", "--time-limit", "0", "--results", none)
     assert run.exit_code == 0
     assert "0 finished, 0 failed, 2 of 2 missing" in run.output
