@@ -27,9 +27,7 @@ ADDRESSES = (
         r"github (\S+?/\S+?)(?: @ (\w+))?[ ,]",
         lambda m: f"https://github.com/{m[1]}" + (f"/tree/{m[2]}" if m[2] else ""),
     ),
-    (r"PyPI (\S+) (\S+)", lambda m: f"https://pypi.org/project/{m[1]}/{m[2]}/"),
-    (r"npm (\S+) (\S+)", lambda m: f"https://www.npmjs.com/package/{m[1]}/v/{m[2]}"),
-    (r"Debian package (\S+) (\S+)", lambda m: f"https://packages.debian.org/search?keywords={m[1]}"),
+    (r"(?:PyPI|npm|Debian package) (\S+) (\S+)", lambda m: ""),  # the name of a package is its address
 )
 #: What to cite, by the beginning of a file's name or by words of its source.
 CITATIONS = (
@@ -82,7 +80,8 @@ def table() -> str:
     for each in registry().values():
         cells = [each.name, each.rows, each.dims, each.classes, ", ".join(each.arrays) or "text"]
         shown = ["" if cell is None else f"{cell:,}" if isinstance(cell, int) else cell for cell in cells]
-        lines.append("| " + " | ".join([*shown, f"[{each.short_origin}]({each.url})", each.citation]) + " |")
+        origin = f"[{each.short_origin}]({each.url})" if each.url else each.short_origin
+        lines.append("| " + " | ".join([*shown, origin, each.citation]) + " |")
     return "\n".join([*lines, "", ""])
 
 
