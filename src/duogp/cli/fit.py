@@ -189,6 +189,8 @@ def fit(
         "noise_std": noise_std(gp, schema.encode(train_rows.slice(0, NOISE_ROWS)).matrix),
         "relevance": relevance(gp, schema),
         "validation_nll": estimator.history_.validation_nll,
+        # A stack is scored by its law, a single method where it is trained.
+        "validation_nll_units": "units of the target" if hasattr(gp, "members") else "scaled target",
         "notes": [text for text in estimator.history_.notes if text not in estimator.reasons_],
         "test_rows": len(test),
         "test": held_back_metrics(gp, schema, rows.take(test), y[test]) if len(test) else None,
@@ -314,6 +316,7 @@ def print_report(report: dict[str, Any]) -> None:
     labels = "" if classes is None else f" ({len(classes)} classes: {some(map(str, classes), 5)})"
     top = list((report["relevance"] or {}).items())[:5]
     nll = report["validation_nll"]
+    units = report.get("validation_nll_units", "scaled target")
     pairs: list[tuple[str, Any]] = [
         ("rows", f"{report['rows']:,}" + (f" ({without:,} without a target left out)" if without else "")),
         ("columns", f"{len(report['columns'])} ({kinds}), {report['inputs']} inputs"),
@@ -326,7 +329,7 @@ def print_report(report: dict[str, Any]) -> None:
         ("noise (std)", None if noise is None else number(noise)),
         *(("note", text) for text in report["notes"]),
         ("most relevant", ", ".join(f"{name} {percent(share)}" for name, share in top)),
-        ("validation NLL", None if nll is None else f"{number(nll)} (scaled target)"),
+        ("NLL of unseen rows", None if nll is None else f"{number(nll)} ({units})"),
         ("test rows", f"{report['test_rows']:,}" if report["test"] else None),
         *metric_pairs(report["test"] or {}),
         ("time", f"{report['seconds']:.1f} s"),
