@@ -40,7 +40,8 @@ class Affine:
         return Affine(*(values.to(device) for values in self.arrays().values()))
 
     def __call__(self, x: Tensor) -> Tensor:
-        z = ((x - self.shift) / self.scale).clamp(-REACH, REACH).nan_to_num(0.0)  # a gap is an average
+        z = ((x - self.shift) / self.scale).clamp(-REACH, REACH)
+        z = z.nan_to_num(nan=0.0, posinf=REACH, neginf=-REACH)  # a gap is an average
         return z @ self.weight + self.bias
 
     def arrays(self) -> dict[str, Tensor]:
