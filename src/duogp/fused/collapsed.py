@@ -15,11 +15,13 @@ and h, A = gG + gGᵀ and gh, is carried to the rows and to L⁻¹ by hand:
     gφ = Aφ + gh tᵀ = (A + gh mᵀ) φ + gh (t − φᵀm)ᵀ        the second form subtracts before it multiplies
     gk = L⁻ᵀ gφ,  L⁻ᵀ multiplied into the small matrix      gL⁻¹ = gφ kᵀ = (AG + gh hᵀ) Lᵀ
 
-Three products of M²n, L⁻¹k, φφᵀ and gk, instead of five; streamed over chunks of rows four (φ is made
-twice) instead of six. G could be had from kkᵀ without the first of them, but L⁻¹(kkᵀ)L⁻ᵀ squares the
-condition number. Measured on 100 pairs of points 1e-5 apart, 1,000 rows, s² = 5e-4, float64, the largest
-error of G/s², which stands next to I: 8e-6 with features and 2e-3 without at jitter 1e-6, 2e-4 and 0.2 at
-1e-8, 3e-3 and 18 at 1e-10. So features first, for both kernels.
+Three products of M²n, L⁻¹k, φφᵀ and gk, instead of five. G could be had from kkᵀ without the first of them,
+but L⁻¹(kkᵀ)L⁻ᵀ squares the condition number. Measured on 100 pairs of points 1e-5 apart, 1,000 rows,
+s² = 5e-4, float64, the largest error of G/s², which stands next to I: 8e-6 with features and 2e-3 without at
+jitter 1e-6, 2e-4 and 0.2 at 1e-8, 3e-3 and 18 at 1e-10. So features first, for both kernels.
+
+Streamed over chunks of rows, k is made twice and φ once. A gradient stands next to nothing: in float64 L⁻¹ is
+multiplied into the small matrices from the right as well, and these multiply k instead of φ.
 
 A multiplicative variance of a kernel is left to the end, and a stationary kernel is differentiated by one
 product with x in place of two.
@@ -37,6 +39,7 @@ product decides (`quick_is_enough`). The q(u) that is kept comes from float64 in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -65,7 +68,7 @@ QUICK_LIMIT = 1000.0
 def quick_is_enough(model: Model, factors: Any) -> bool:
     """Whether float32 products are precise enough for a gradient here, and quicker than float64: on a CPU.
 
-    It asks nothing but the parameters: a training that is taken up again has the same answer.
+    It depends on the parameters alone: a training that is taken up again has the same answer.
     """
     points, likelihood = model.basis.inducing, model.likelihood
     if not isinstance(points, Tensor) or not substitutes(points) or points.dtype != torch.float64:
@@ -166,9 +169,11 @@ class ChunkSums:
             k = cross_covariance(side.kernel, points, x.float() if self._quick else x)
             self._cross.append(k if scale is None else k * scale.unsqueeze(-2).to(k))
         self._prior, self._log_noise = prior.sum(-1), log_noise
-        with torch.no_grad():
-            pairs = zip(self._sides, self._cross, strict=True)
-            self._features = [_whitened(side.factor, k) for side, k in pairs]
+
+    @cached_property
+    @torch.no_grad()
+    def _features(self) -> list[Tensor]:
+        return [_whitened(side.factor, k) for side, k in zip(self._sides, self._cross, strict=True)]
 
     @torch.no_grad()
     def sums(self) -> Sums:
@@ -188,34 +193,51 @@ class ChunkSums:
             residual_gram=grams[1] if len(grams) > 1 else None,
         )
 
-    def backward(self, sums: Sums, centre: Tensor) -> None:
-        """Carry the gradients of sums to the kernels, the prior mean and the noise.
-
-        ``centre``: m as the features without a variance see it, [R, P, M].
-        """
+    def backward(self, pull: Pullback) -> None:
+        """Carry the gradients of sums to the kernels, the prior mean and the noise."""
         given: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():
-            gram, moment, square = (_gradient(s) for s in (sums.gram, sums.moment, sums.square))
-            phi, L_inv = self._features[0], self._sides[0].factor.L_inv
-            target = _beside(self._target, phi).to(phi)
-            g_moment, m = (_beside(v, gram) for v in (moment, centre))  # [R, L, P / L, M]
-            C = gram + gram.mT + g_moment.mT @ m
-            if len(self._sides) == 1:
-                C.diagonal(dim1=-2, dim2=-1).add_(2 * _gradient(sums.explained).unsqueeze(-1))
-            left = target - m.to(phi) @ phi
-            g_k = (L_inv.mT @ C.to(L_inv)).to(phi) @ phi
-            add_product(g_k, (g_moment.to(L_inv) @ L_inv).mT.to(phi), left)
+            every = self._features if pull.whitened else [k.detach() for k in self._cross]
+            rows, towards, fit = every[0], *(A.to(every[0]) for A in (pull.towards[0], pull.fit))
+            left = _beside(self._target, rows).to(rows) - fit @ rows
+            g_k = towards @ rows
+            add_product(g_k, pull.moment.to(rows), left)
             given.append((self._cross[0], g_k))
             if self._target.requires_grad:
-                fitted = (g_moment.to(phi) @ phi).reshape(self._target.shape).to(self._target)
-                given.append((self._target, 2 * square.unsqueeze(-1).to(fitted) * self._target + fitted))
-            explained = 2 * _gradient(sums.explained)[..., None, None]
-            if len(self._sides) > 1:
-                phi, L_inv = self._features[1], self._sides[1].factor.L_inv
-                given.append((self._cross[1], (explained.to(L_inv) * L_inv).mT.to(phi) @ phi))
-            given += [(self._prior, _gradient(sums.prior)), (self._log_noise, _gradient(sums.log_noise))]
+                fitted = (pull.target.to(rows) @ rows).reshape(self._target.shape).to(self._target)
+                given.append((self._target, pull.square.to(fitted) * self._target + fitted))
+            for k, towards, rows in zip(self._cross[1:], pull.towards[1:], every[1:], strict=True):
+                given.append((k, towards.to(rows) @ rows))
+            given += [(self._prior, pull.prior), (self._log_noise, pull.log_noise)]
         wanted = [(value, gradient) for value, gradient in given if value.requires_grad]
         torch.autograd.backward([value for value, _ in wanted], [gradient for _, gradient in wanted])
+
+
+class Pullback:
+    """Gradients of the sums on their way to rows: the small matrices, made once for all chunks.
+
+    ``centre``: m as the features without a variance see it, [R, P, M]. ``whitened``: they multiply φ; else
+    k, which is float64 then.
+    """
+
+    @torch.no_grad()
+    def __init__(self, sums: Sums, centre: Tensor, parts: Sequence[Side], *, whitened: bool) -> None:
+        self.whitened = whitened
+        gram, explained = _gradient(sums.gram), 2 * _gradient(sums.explained)[..., None, None]
+        g_moment, m = (_beside(v, gram) for v in (_gradient(sums.moment), centre))  # [R, L, P / L, M]
+        C = gram + gram.mT + g_moment.mT @ m
+        if len(parts) == 1:
+            C.diagonal(dim1=-2, dim2=-1).add_(explained.squeeze(-1))
+        first, *others = (side.factor.L_inv for side in parts)
+        self.towards = [first.mT @ C.to(first), *((explained.to(L_inv) * L_inv).mT for L_inv in others)]
+        self.fit, self.target = m, g_moment
+        if not whitened:
+            pairs = zip(self.towards, (first, *others), strict=True)
+            self.towards = [A @ L_inv for A, L_inv in pairs]
+            self.fit, self.target = (A.to(first) @ first for A in (m, g_moment))
+        self.moment = (g_moment.to(first) @ first).mT
+        self.square = 2 * _gradient(sums.square).unsqueeze(-1)
+        self.prior, self.log_noise = _gradient(sums.prior), _gradient(sums.log_noise)
 
 
 @torch.no_grad()

@@ -11,19 +11,27 @@ For one replicate with one latent function and rows without a gradient; `fused.t
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from duogp.bases.marginals import Moments, Penalties
+from duogp.fused.direct_products import product
 from duogp.kernels.base import Kernel, Scale
 from duogp.kernels.distance import FARTHEST
 from duogp.kernels.profiles import Profile, norm_factor
 from duogp.kernels.stationary import Stationary
-from duogp.numerics.blocks import Cuts, LowerTriangle
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import Positive
+from duogp.numerics.products import even_cuts
+
+#: What numbers of Python are at least: they raise an error where tensors become infinite.
+TINY = 1e-150
+#: Numbers of float64 that stay in the cache of a core, and the fewest rows of a piece.
+CACHED, FEWEST_ROWS = 65_536, 128
 
 
 class DirectStep(ABC):
@@ -44,107 +52,176 @@ class DirectStep(ABC):
         """
 
 
+class Numbers:
+    """A positive parameter of few values as Python floats: an operation on a small tensor takes longer."""
+
+    def __init__(self, parameter: Positive) -> None:
+        self.parameter, self.raw = parameter, parameter.raw.detach().view(-1)
+        self.softplus, self.floor = parameter.transform == "softplus", parameter.floor
+
+    def values(self) -> list[float]:
+        """What the parameter's call gives."""
+        self.now = [(_softplus if self.softplus else _exp)(v) for v in self.raw.tolist()]
+        return [value + self.floor for value in self.now]
+
+    def value(self) -> float:
+        """The only one."""
+        (only,) = self.values()
+        return only
+
+    def add(self, gradient: list[float]) -> None:
+        """Add the gradient of `values`, as they were read last; summed where several share a value."""
+        raw = self.parameter.raw
+        if not raw.requires_grad:
+            return
+        if len(gradient) != len(self.now):
+            gradient = [sum(gradient)]
+        slopes = (-math.expm1(-v) if self.softplus else v for v in self.now)
+        found = [g * slope for g, slope in zip(gradient, slopes, strict=True)]
+        add_gradient(raw, torch.tensor(found, dtype=raw.dtype).view(raw.shape))
+
+
+def _softplus(v: float) -> float:
+    """log(1 + eᵛ), which is v where float64 sees no difference; its derivative is 1 − exp(−softplus)."""
+    return v if v > 40.0 else max(math.log1p(math.exp(v)), TINY)
+
+
+def _exp(v: float) -> float:
+    return math.inf if v > 700.0 else max(math.exp(v), TINY)
+
+
 class DirectKernel:
     """k(Z, Z) and k(Z, x) of a kernel s·k(r²), and the gradients of Z, lengthscale and s.
 
-    As `kernels.grams`, for one matrix: with r² = [a, ‖a‖², 1] [−2b, 1, ‖b‖²]ᵀ of the scaled points a and the
-    scaled points and rows b, both matrices come from one product. Views of the memory are made once.
+    As `kernels.grams`, for one matrix: r² = [a, ‖a‖², 1] J [b, ‖b‖², 1]ᵀ of the scaled points a and the
+    scaled points and rows b. Rows are taken in pieces that stay in the cache until they have the working
+    precision. Views of the memory are made once.
+
+    `gradient` [M, lead + M + n] is memory for the caller, who leaves gK and gk in its last columns.
     """
 
-    def __init__(self, kernel: Kernel, base: Stationary, profile: Profile, points: Tensor, x: Tensor) -> None:
-        self.scale: Positive | None = kernel.variance if isinstance(kernel, Scale) else None
-        self.lengthscale, self.profile = base.lengthscale, profile
+    def __init__(
+        self, kernel: Kernel, base: Stationary, profile: Profile, points: Tensor, x: Tensor, lead: int = 0
+    ) -> None:
+        self.variance = Numbers(kernel.variance) if isinstance(kernel, Scale) else None
+        self.lengthscale, self.profile = Numbers(base.lengthscale), profile
         M, n, d, dtype, double = points.shape[-2], x.shape[-2], x.shape[-1], x.dtype, torch.float64
         self.M, self.n, self.d = M, n, d
-        self.scaled = torch.empty(M + n, d, dtype=double)
+        table = torch.ones(M + n, 2 * d + 2, dtype=double)  # [b², b, ‖b‖², 1]
+        self.squares, self.scaled, self.norm = table[:, :d], table[:, d : 2 * d], table[:, 2 * d]
         self.points, self.rows = self.scaled[:M], self.scaled[M:]
-        self.squares, self.norm = torch.empty(M + n, d, dtype=double), torch.empty(M + n, dtype=double)
-        left = torch.full((M, d + 2), profile.stretch, dtype=double)
-        right = torch.ones(M + n, d + 2, dtype=double)
-        self.left, self.right = (left, left[:, :d], left[:, d]), (right.mT, right[:, :d], right[:, d + 1])
-        self.r2 = torch.empty(M, M + n, dtype=double)
-        self.r2_points, self.r2_rows = self.r2[:, :M], self.r2[:, M:]
-        self.K = torch.empty(M, M, dtype=double)
-        self.k = torch.empty(M, n, dtype=dtype)
-        weights = torch.ones(n, 2 * d + 1, dtype=dtype)  # [b, b², 1]
-        self.weights = weights, weights[:, :d], weights[:, d : 2 * d]
-        point_weights = torch.ones(M, d + 1, dtype=dtype)  # [a, 1]
-        self.point_weights = point_weights, point_weights[:, :d]
+        self.table, self.weights = table, table if dtype == double else table.to(dtype)
+        left, right = torch.zeros(M, d + 2, dtype=double), table[:, d:].mT
+        self.K, self.k = torch.zeros(M, M, dtype=double), torch.zeros(M, n, dtype=dtype)
+        self.products = product(table[:M, d:], form_of_squares(d, profile.stretch), left)
+        self.products += product(left, right[:, :M], self.K)
+        if dtype == double:
+            self.products += product(left, right[:, M:], self.k)
+        else:
+            pieces = even_cuts(n, -(-n // max(FEWEST_ROWS, CACHED // M)))
+            memory = torch.zeros(M * max(j - i for i, j in pieces), dtype=double)
+            for i, j in pieces:
+                piece = memory[: M * (j - i)].view(M, j - i)
+                self.products += product(left, right[:, M + i : M + j], piece)
+                self.products.append(partial(self.k[:, i:j].copy_, piece))
+        self.gradient = x.new_zeros(M, lead + M + n)
+        self.g_K, self.g_k = self.gradient[:, lead : lead + M], self.gradient[:, lead + M :]
+        self.g_Kk, self.g_K_transposed = self.gradient[:, lead:], self.g_K.mT
+        self.found, self.slope = x.new_zeros(M, 2 * d + 2), x.new_zeros(M, M)
+        self.both, self.of_points = self.found[:, d:], self.weights[:M, d:]  # [Σ b, Σ ‖b‖², Σ 1]
+        self.own_points, self.of_table = self.weights[:M, d : 2 * d], self.weights[:M].mT
+        self.crossed = x.new_zeros(2 * d + 2, 2 * d + 2)
 
-    def variance(self) -> float:
-        """s."""
-        return 1.0 if self.scale is None else float(self.scale())
+    def read_variance(self) -> float:
+        """s, as it is now."""
+        return 1.0 if self.variance is None else self.variance.value()
 
-    def forward(self, z: Tensor, x: Tensor, jitter: Tensor) -> tuple[Tensor, Tensor]:
-        """k(Z, Z) + jitter I in float64 and k(Z, x) in the precision of x, both of unit variance."""
-        scaled, norm, stretch = self.scaled, self.norm, self.profile.stretch
-        (left, left_points, left_norm), (right, right_points, right_norm) = self.left, self.right
-        self.points.copy_(z)
-        self.rows.copy_(x)
-        self.inverse = self.lengthscale().double().reciprocal_().view(-1)
-        scaled.sub_(self.points.mean(0)).mul_(self.inverse).clamp_(-FARTHEST, FARTHEST)
-        torch.sum(torch.mul(scaled, scaled, out=self.squares), -1, out=norm).mul_(norm_factor(self.d))
-        torch.mul(self.points, stretch, out=left_points)
-        torch.mul(norm[: self.M], stretch, out=left_norm)
-        torch.mul(scaled, -2.0, out=right_points)
-        right_norm.copy_(norm)
-        torch.mm(left, right, out=self.r2)
-        K, self.K_slope = self.profile.value_and_slope(self.K.copy_(self.r2_points))
-        k, self.k_slope = self.profile.value_and_slope(self.k.copy_(self.r2_rows))
+    def forward(self, z: Tensor, x: Tensor, jitter: Tensor) -> Tensor:
+        """k(Z, Z) + jitter I in float64; `k` then is k(Z, x) in the precision of x. Both of unit variance."""
+        scaled = self.scaled
+        # Distances do not see the centre; r² has fewer digits far from it. It follows from the points: a
+        # training that goes on from a checkpoint has the same one.
+        centre = z.mean(-2, dtype=torch.float64)
+        torch.sub(z, centre, out=self.points)
+        torch.sub(x, centre, out=self.rows)
+        inverse = [1.0 / v for v in self.lengthscale.values()]
+        self.inverse = inverse if len(inverse) == self.d else inverse * self.d
+        scaled.mul_(torch.tensor(self.inverse, dtype=torch.float64)).clamp_(-FARTHEST, FARTHEST)
+        torch.sum(torch.mul(scaled, scaled, out=self.squares), 1, out=self.norm)
+        self.products()
+        K, self.K_slope = self.profile.value_and_slope(self.K)
+        k, self.k_slope = self.profile.value_and_slope(self.k)
+        if k is not self.k:
+            self.k.copy_(k)
         K.diagonal().add_(jitter)  # where the slope multiplies a difference that is zero
-        return K, k
+        return K
 
-    def backward(self, g_K: Tensor, g_k: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of Z [M, d] and of the lengthscale [d], float64; both arguments are overwritten."""
-        d, a = self.d, self.points
-        weights, of_rows, of_squares = self.weights
-        points, of_points = self.point_weights
-        torch.square(of_rows.copy_(self.rows), out=of_squares)
-        of_points.copy_(a)
-        found = (g_k.mul_(self.k_slope) @ weights).double()
-        W = g_K.mul_(self.K_slope.to(g_K.dtype))  # no more digits than the gradient has
-        among = (W @ points).addmm_(W.mT, points).double()
-        sums, squares, ones = found[:, :d], found[:, d : 2 * d], found[:, 2 * d :]
-        towards = ones * a - sums
-        between = among[:, d:] * a - among[:, :d]
-        of_scale = (towards - sums).add_(between).mul_(a).add_(squares).sum(0)
-        scale = 2.0 * self.profile.slope_scale * self.inverse
-        return towards.add_(between).mul_(scale), of_scale.mul_(-scale)
+    def backward(self, factor: float = 1.0) -> tuple[Tensor, list[float]]:
+        """Gradients of Z [M, d] and of the lengthscale from gK / factor and gk / factor, both overwritten.
 
-    def add_gradients(self, of_lengthscale: Tensor, of_variance: Tensor) -> None:
-        add_to_positive(self.lengthscale, of_lengthscale)
-        if self.scale is not None:
-            add_to_positive(self.scale, of_variance)
+        With W = [gK, gk] ∘ k′: Σ W (a − b)² = Σ a² (Σ W) − 2 Σ a (Σ W b) + Σ (Σ W b²), numbers of the product
+        [a², a, ‖a‖², 1]ᵀ W [b², b, ‖b‖², 1].
+        """
+        d, found, both = self.d, self.found, self.both
+        if self.weights is not self.table:
+            self.weights.copy_(self.table)
+        self.g_k.mul_(self.k_slope)
+        self.g_K.mul_(self.slope.copy_(self.K_slope))  # no more digits than the gradient has
+        torch.mm(self.g_Kk, self.weights, out=found)
+        crossed = torch.mm(self.of_table, found, out=self.crossed).tolist()
+        both.addmm_(self.g_K_transposed, self.of_points)
+        g_a = (both[:, d + 1 :] * self.own_points).sub_(both[:, :d])  # Σ W (a − b)
+        scale = [2.0 * self.profile.slope_scale * factor * v for v in self.inverse]
+        each = [crossed[j][-1] - 2.0 * crossed[d + j][d + j] + crossed[-1][j] for j in range(d)]
+        return g_a.mul_(g_a.new_tensor(scale)), [-g * v for g, v in zip(each, scale, strict=True)]
+
+    def add_gradients(self, of_lengthscale: list[float], of_variance: float) -> None:
+        self.lengthscale.add(of_lengthscale)
+        if self.variance is not None:
+            self.variance.add([of_variance])
 
 
-def factorised(K: Tensor, dtype: torch.dtype, cuts: Cuts, numerics: Numerics) -> LowerTriangle:
-    """The Cholesky factor of K in float64, for solves in the working precision; a failure is noted."""
-    L, info = torch.linalg.cholesky_ex(K)
-    numerics.note(info.reshape(1))
-    return LowerTriangle(L, dtype, cuts)
+def form_of_squares(d: int, stretch: float) -> Tensor:
+    """J [d + 2, d + 2] with stretch · ‖a − b‖² = [a, ‖a‖², 1] J [b, ‖b‖², 1]ᵀ, a little too small."""
+    J = torch.zeros(d + 2, d + 2, dtype=torch.float64)
+    J.diagonal()[:d] = -2.0 * stretch
+    J[d, d + 1] = J[d + 1, d] = stretch * norm_factor(d)
+    return J
 
 
 def add_gradient(p: Tensor, gradient: Tensor) -> None:
     """Add to ``p.grad`` what has p's numbers, in any shape; memory of its own is not copied."""
     if not p.requires_grad:
         return
-    gradient = gradient.to(p.dtype).reshape(p.shape)
+    if gradient.shape != p.shape or gradient.dtype != p.dtype:
+        gradient = gradient.to(p.dtype).reshape(p.shape)
     p.grad = gradient if p.grad is None else p.grad + gradient
 
 
 def add_to_positive(parameter: Positive, gradient: Tensor) -> None:
-    """Add the gradient of a positive value to that of its raw parameter; summed where values share one."""
-    raw = parameter.raw
-    if raw.requires_grad:
-        gradient = gradient.reshape(-1) if gradient.numel() == raw.numel() else gradient.sum()
-        add_gradient(raw, gradient.to(raw.dtype).reshape(raw.shape) * parameter.slope())
+    """Add the gradient of a positive value to that of its raw parameter."""
+    if parameter.raw.requires_grad:
+        add_gradient(parameter.raw, parameter.slope() * gradient.to(parameter.raw.dtype))
 
 
-def squared_norm(x: Tensor) -> Tensor:
+def squared_norm(x: Tensor) -> float:
     """The sum of squares of all numbers of contiguous memory."""
-    return torch.dot(x.view(-1), x.view(-1))
+    x = x.view(-1)
+    return float(torch.dot(x, x))
 
 
 def norms(A: Tensor, memory: Tensor) -> Tensor:
     """Squared norms of the columns; `torch.linalg.vector_norm` takes ten times as long over columns."""
     return torch.mul(A, A, out=memory).sum(0)
+
+
+def lower_mask(M: int, like: Tensor) -> Tensor:
+    """[M, M]: 1 on and below the diagonal, 0 above it. To multiply is quicker than `tril`."""
+    return like.new_ones(M, M).tril_()
+
+
+def minus_half_mask(M: int, like: Tensor) -> Tensor:
+    """−Φ as a mask: −1 below the diagonal, −½ on it, 0 above it."""
+    mask = lower_mask(M, like).neg_()
+    mask.diagonal().mul_(0.5)
+    return mask

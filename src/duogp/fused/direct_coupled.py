@@ -17,10 +17,30 @@ from torch import Tensor
 from duogp.bases.coupled import Coupled
 from duogp.bases.marginals import Marginals, Moments, Penalties, Reads, VarianceSum
 from duogp.bases.two_block import TwoBlock
-from duogp.fused.direct import DirectKernel, DirectStep, add_gradient, factorised, norms, squared_norm
+from duogp.fused.direct import (
+    DirectKernel,
+    DirectStep,
+    add_gradient,
+    lower_mask,
+    minus_half_mask,
+    norms,
+    squared_norm,
+)
+from duogp.fused.direct_products import (
+    Plan,
+    Triangle,
+    cuts_of,
+    gram,
+    gram_of_lower,
+    less_lower_product,
+    lower_outer,
+    lower_product,
+    product,
+    product_with_lower,
+    upper_product,
+)
 from duogp.kernels.base import Kernel
 from duogp.kernels.stationary import profile_of, stationary_part
-from duogp.numerics import blocks
 from duogp.numerics.factorisation import Numerics
 from duogp.variational import CholeskyQ, Q
 
@@ -49,118 +69,212 @@ def direct_step(kernel: Kernel, points: list[Tensor], q: Q, x: Tensor, reads: Re
         return None
     if q.mean.shape[-1] != sum(p.shape[-2] for p in points) or q.size != points[0].shape[-2]:
         return None
-    return DirectCoupled(DirectKernel(kernel, base, profile, torch.cat(points, -2), x), points, q, x, reads)
+    made: type[DirectCoupled] = DirectOrthogonal if len(points) > 1 else DirectCoupled
+    lead = made.PADDING + q.size if len(points) == 1 else 0
+    return made(DirectKernel(kernel, base, profile, torch.cat(points, -2), x, lead), points, q, x, reads)
 
 
 class DirectCoupled(DirectStep):
-    """Keeps the memory of a step: some eight matrices [M, n] and [M, M]; more where there is a second block.
+    """Keeps the memory of a step: some ten matrices [M, n] and [M, M].
 
-    A second block of points has a mean and its prior covariance: `two_block_projections.MeanVariance`.
+    L⁻ᵀ is applied once: to [m, S − I, P L⁻¹] where the sum of the variances is read, else to [P L⁻¹, gφ].
     """
+
+    #: columns before S − I; m is in the last of them
+    PADDING = 16
 
     def __init__(
         self, kernel: DirectKernel, points: list[Tensor], q: CholeskyQ, x: Tensor, reads: Reads
     ) -> None:
         self.kernel, self.points, self.q = kernel, points, q
-        sizes = [p.shape[-2] for p in points]
-        M, n, N = sizes[0], kernel.n, kernel.M
-        self.M, self.cuts = M, blocks.cuts_of(M)
-        self.all_cuts = self.cuts + [(M + i, M + j) for size in sizes[1:] for i, j in blocks.cuts_of(size)]
-        self.sums = reads == "sum" and n >= MANY_ROWS * M
-        self.phi = x.new_empty(M, n)
-        self.root = x.new_empty(M, M)
-        self.squares = [x.new_empty(M, M) for _ in range(4)]
-        self.rows = [x.new_empty(M, n) for _ in range(1 if self.sums else 2)]
-        # Of both blocks: P, its memory, and gk.
-        self.both = [x.new_empty(N, N), x.new_empty(N, N), x.new_empty(N, n)] if N > M else []
+        self.M = M = q.size
+        self.cuts = cuts_of(M)
+        self.sums = reads == "sum" and kernel.n >= MANY_ROWS * M
         self.z = [p.detach()[0, 0] for p in points]
         self.m, self.raw_root = q.mean.detach()[0, 0], q.raw_root.detach()[0, 0]
+        self.lower, self.R = lower_mask(M, x), x.new_zeros(M, M)
+        self.R_diagonal = self.R.diagonal()
+        # Of gμ and φ, and of m, S − I and P L⁻¹: see `product(B, …)` below.
+        self.g_mu_and_phi, self.g_R, self.P = (
+            x.new_zeros(M + 1, kernel.n),
+            x.new_zeros(M, M),
+            x.new_zeros(M, M),
+        )
+        self.g_mu, self.phi = self.g_mu_and_phi[0], self.g_mu_and_phi[1:]
+        self.T, self.features = self.triangle(x)
+        if self.sums:
+            self.forward_plan = gram(self.phi, self.P, self.cuts) + product_with_lower(
+                self.P, self.R, self.g_R, self.cuts
+            )
+            self.plan_sums(x)
+        else:
+            self.W, self.forward_plan = x.new_zeros(M, kernel.n), Plan()
+            self.plan_parts(x)
+            self.forward_plan += upper_product(self.R, self.phi, self.W, self.cuts)
+
+    def triangle(self, x: Tensor) -> tuple[Triangle, Plan]:
+        """The factor of k(Z, Z), and φ with it."""
+        T = Triangle(self.M, x.dtype, self.cuts)
+        return T, T.solve(self.kernel.k, self.phi)
+
+    def plan_sums(self, x: Tensor) -> None:
+        M, pad, T, R, cuts, kernel = self.M, self.PADDING, self.T, self.R, self.cuts, self.kernel
+        given = x.new_zeros(M, pad + 2 * M)
+        self.m_given, self.D, between = given[:, pad - 1], given[:, pad : pad + M], given[:, pad + M :]
+        self.D_diagonal = self.D.diagonal()
+        self.minus_half = minus_half_mask(M, x)
+        self.before = gram_of_lower(R, self.D, cuts) + less_lower_product(self.P, R, self.g_R.mT, cuts)
+        self.after = (
+            T.divide(self.P, between)
+            + T.solve_transposed(given[:, pad - 1 :], kernel.gradient[:, pad - 1 : pad + 2 * M])
+            + product(kernel.gradient[:, pad - 1 : pad + M], self.g_mu_and_phi, kernel.g_k)
+        )
+
+    def plan_parts(self, x: Tensor) -> None:
+        M, T, R, cuts, kernel = self.M, self.T, self.R, self.cuts, self.kernel
+        given = x.new_zeros(M, M + kernel.n)
+        between, self.G = given[:, :M], given[:, M:]
+        self.minus_half = minus_half_mask(M, x)
+        self.before = lower_outer(self.phi, self.W, self.g_R, cuts) + lower_product(R, self.W, self.G, cuts)
+        self.outer = lower_outer(self.G, self.phi, self.P, cuts)
+        self.after = T.divide(self.P, between) + T.solve_transposed(given, kernel.g_Kk)
 
     @torch.no_grad()
     def forward(self, x: Tensor, numerics: Numerics) -> tuple[Moments, Penalties]:
-        kernel, cuts, n, m = self.kernel, self.cuts, self.kernel.n, self.m
-        z = torch.cat(self.z) if self.both else self.z[0]
-        K, k = kernel.forward(z, x[0, 0], numerics.jitter[0, 0])
-        self.whole = factorised(K, k.dtype, self.all_cuts, numerics)
-        self.T = self.whole.leading(len(cuts)) if self.both else self.whole
-        phi = self.T.solve(self.rows[0].copy_(k[: self.M]), self.phi)
-        R = torch.tril(self.raw_root, out=self.root)
-        s = self.s = kernel.variance()
-        self.k, self.a = k, self.whole.solve_transposed(m.unsqueeze(-1).clone(), m.new_empty(len(m), 1))
-        self.mu = torch.mv(k.mT, self.a.squeeze(-1)) if self.both else torch.mv(phi.mT, m)
+        kernel, n, m, R = self.kernel, self.kernel.n, self.m, self.R
+        z = self.z[0] if len(self.z) == 1 else torch.cat(self.z)
+        self.T.factorise(kernel.forward(z, x.reshape(n, -1), numerics.jitter.view(1)), numerics)
+        self.features()
+        torch.mul(self.raw_root, self.lower, out=R)
+        s = self.s = kernel.read_variance()
+        self.mu = self.unit_mean()
         mean = (s**0.5 * self.mu).view(1, 1, n)
-        kl = 0.5 * (squared_norm(R) + squared_norm(m) - R.diagonal().square().log_().sum() - len(R))
-        f: Moments
+        log_det = float(self.R_diagonal.square().log_().sum())
+        kl = 0.5 * (squared_norm(R) + squared_norm(m) - log_det - self.M)
+        penalties = Penalties(x.new_full((1,), kl))
+        self.forward_plan()
         if self.sums:
-            A, Y, *_ = self.squares
-            blocks.gram(phi, A, cuts)
-            blocks.product_with_lower(A, R, Y, cuts)
-            self.change = torch.dot(R.view(-1), Y.view(-1)) - A.trace()
-            f = VarianceSum(mean, (s * (n + self.change)).view(1, 1))
-        else:
-            W, free = self.rows
-            blocks.upper_product(R, phi, W, cuts)
-            self.unit_residual, self.unit_explained = 1.0 - norms(phi, free), norms(W, free)
-            parts = (s * part for part in (self.unit_residual, self.unit_explained))
-            f = Marginals(mean, *(part.view(1, 1, n) for part in parts))
-        return f, Penalties(kl.view(1))
+            self.change = float(torch.dot(R.view(-1), self.g_R.view(-1))) - float(self.P.trace())
+            return VarianceSum(mean, x.new_full((1, 1), s * (n + self.change))), penalties
+        self.unit_residual, self.unit_explained = 1.0 - norms(self.phi, self.G), norms(self.W, self.G)
+        parts = (s * part for part in (self.unit_residual, self.unit_explained))
+        return Marginals(mean, *(part.view(1, 1, n) for part in parts)), penalties
+
+    def unit_mean(self) -> Tensor:
+        """The mean of f for a kernel of unit variance."""
+        return torch.mv(self.phi.mT, self.m)
 
     @torch.no_grad()
     def backward(self, f: Moments, penalties: Penalties) -> None:
-        s, n, phi, m, R = self.s, self.kernel.n, self.phi, self.m, self.root
-        g_f, g_kl = f.mean.reshape(-1), penalties.kl[0]
-        g_mu = g_f * s**0.5
+        s, n, m, R = self.s, self.kernel.n, self.m, self.R
+        g_f, g_kl = f.mean.reshape(-1), float(penalties.kl)
+        g_s = float(torch.dot(g_f, self.mu)) / (2.0 * s**0.5)
         if isinstance(f, VarianceSum):
-            g_total = f.total[0, 0]
-            P, g_R, g_k = self._from_sums(2.0 * s * float(g_total))
-            g_s = g_total * (n + self.change)
+            g_total = float(f.total)
+            twice = 2.0 * s * g_total
+            torch.mul(g_f, s**0.5 / twice, out=self.g_mu)
+            g_m = self.from_sum()
+            g_s += g_total * (n + self.change)
         else:
             assert isinstance(f, Marginals)
             g_residual, g_explained = f.residual.reshape(-1), f.explained.reshape(-1)
-            P, g_R, g_k = self._from_parts(s * g_residual, s * g_explained)
-            g_s = torch.dot(g_residual, self.unit_residual) + torch.dot(g_explained, self.unit_explained)
-        g_s = g_s + torch.dot(g_f, self.mu) / (2.0 * s**0.5)
-        # The mean: P += tril(m gmᵀ), gk += (L⁻ᵀm) gμᵀ.
-        a = self.a.squeeze(-1)
-        if self.both:
-            whole, memory, all_k = self.both
-            found = torch.mv(self.k, g_mu).unsqueeze(-1)
-            g_m = self.whole.solve(found, torch.empty_like(found)).squeeze(-1)
-            torch.outer(m, g_m, out=whole)[: self.M, : self.M] += P.tril_()
-            torch.outer(a, g_mu, out=all_k)[: self.M] += g_k
-            P, g_k = whole, all_k
-        else:
-            memory, g_m = self.squares[3], torch.mv(phi, g_mu)
-            P.addr_(m, g_m)
-            g_k.addr_(a, g_mu)
-        P.diagonal().mul_(0.5)
-        g_K = self.whole.gradient_of_gram(P.tril_(), memory).neg_()
-        g_z, g_lengthscale = self.kernel.backward(g_K, g_k)
+            twice = 1.0
+            torch.mul(g_f, s**0.5, out=self.g_mu)
+            g_m = self.from_parts((2.0 * s) * g_residual, (2.0 * s) * g_explained)
+            g_s += float(torch.dot(g_residual, self.unit_residual))
+            g_s += float(torch.dot(g_explained, self.unit_explained))
+        g_z, g_lengthscale = self.kernel.backward(twice)
         # The KL: gR += gKL (R − diag(R)⁻¹), gm += gKL m.
-        g_R = torch.addcmul(g_R, R, g_kl).tril_()
-        g_R.diagonal().sub_(g_kl / R.diagonal())
+        g_R = torch.mul(R, g_kl).addcmul_(self.g_R, self.lower, value=twice)
+        g_R.diagonal().sub_(self.R_diagonal.reciprocal().mul_(g_kl))
         add_gradient(self.q.raw_root, g_R)
-        add_gradient(self.q.mean, g_m.add_(m * g_kl))
-        for points, gradient in zip(self.points, g_z.split([len(z) for z in self.z]), strict=True):
-            add_gradient(points, gradient)
+        add_gradient(self.q.mean, (m * g_kl).add_(g_m, alpha=twice))
+        at = 0
+        for p, z in zip(self.points, self.z, strict=True):
+            add_gradient(p, g_z[at : at + len(z)])
+            at += len(z)
         self.kernel.add_gradients(g_lengthscale, g_s)
 
-    def _from_sums(self, twice: float) -> tuple[Tensor, Tensor, Tensor]:
-        """P, gR and gk for a gradient 2g of the sum of t, without what comes through the mean."""
-        (A, Y, D, B), R, cuts = self.squares, self.root, self.cuts
-        blocks.gram_of_lower(R, D, cuts).diagonal().sub_(1.0)
-        self.T.solve_transposed(D.mul_(twice), B)
-        g_k = torch.mm(B, self.phi, out=self.rows[0])
-        P = A.mul_(-twice)
-        blocks.add_lower_product(P, R, Y.mT, cuts, twice)
-        return P, Y.mul_(twice), g_k
+    def from_sum(self) -> Tensor:
+        """gm / 2g, from gμ / 2g; gK and gk are left with the kernel, and gR in `g_R`, all of them / 2g."""
+        self.before()
+        self.D_diagonal.sub_(1.0)
+        self.m_given.copy_(self.m)
+        g_m = torch.mv(self.phi, self.g_mu)
+        self.P.addr_(self.m, g_m).mul_(self.minus_half)
+        self.after()
+        return g_m
 
-    def _from_parts(self, g_residual: Tensor, g_explained: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """P, gR and gk for gradients of the parts of single rows, those of the unit kernel; likewise."""
-        (P, g_R, *_), R, phi, cuts = self.squares, self.root, self.phi, self.cuts
-        W, G = self.rows
-        H = W.mul_(2.0 * g_explained)
-        blocks.lower_outer(phi, H, g_R, cuts)
-        blocks.lower_product(R, H, G, cuts).addcmul_(phi, 2.0 * g_residual, value=-1.0)
-        blocks.lower_outer(G, phi, P, cuts)
-        return P, g_R, self.T.solve_transposed(G, W)
+    def from_parts(self, twice_residual: Tensor, twice_explained: Tensor) -> Tensor:
+        """Likewise with 2g = 1, from twice the gradients of the parts of single rows."""
+        self.W.mul_(twice_explained)
+        self.before()
+        self.G.addcmul_(self.phi, twice_residual, value=-1.0).addr_(self.m, self.g_mu)
+        self.outer()
+        self.P.mul_(self.minus_half)
+        self.after()
+        return torch.mv(self.phi, self.g_mu)
+
+
+class DirectOrthogonal(DirectCoupled):
+    """With a second block of points, which has a mean and its prior covariance.
+
+    As `two_block_projections.MeanVariance`: the mean is kᵀa with a = L⁻ᵀm of both blocks; the first block
+    alone is coupled.
+    """
+
+    def triangle(self, x: Tensor) -> tuple[Triangle, Plan]:
+        N, first = self.kernel.M, len(self.cuts)
+        others = [(self.M + i, self.M + j) for i, j in cuts_of(N - self.M)]
+        T = Triangle(N, x.dtype, self.cuts + others)
+        self.a, self.g_m, self.along = (x.new_zeros(N, 1) for _ in range(3))
+        self.all_P, between = x.new_zeros(N, N), x.new_zeros(N, N)
+        self.minus_half = minus_half_mask(N, x)
+        self.of_mean = T.solve(self.along, self.g_m)
+        self.of_K = T.divide(self.all_P, between) + T.solve_transposed(between, self.kernel.g_K)
+        self.g_k = x.new_zeros(self.M, self.kernel.n)
+        solves = T.solve(self.kernel.k[: self.M], self.phi, first)
+        return T, solves + T.solve_transposed(self.m.unsqueeze(-1), self.a)
+
+    def plan_sums(self, x: Tensor) -> None:
+        M, R, cuts = self.M, self.R, self.cuts
+        self.D, B = x.new_zeros(M, M), x.new_zeros(M, M)
+        self.D_diagonal = self.D.diagonal()
+        self.before = gram_of_lower(R, self.D, cuts) + less_lower_product(self.P, R, self.g_R.mT, cuts)
+        self.after = self.T.solve_transposed(self.D, B, len(cuts)) + product(B, self.phi, self.g_k)
+
+    def plan_parts(self, x: Tensor) -> None:
+        R, cuts = self.R, self.cuts
+        self.G = x.new_zeros(self.M, self.kernel.n)
+        self.before = lower_outer(self.phi, self.W, self.g_R, cuts) + lower_product(R, self.W, self.G, cuts)
+        self.outer = lower_outer(self.G, self.phi, self.P, cuts)
+        self.after = self.T.solve_transposed(self.G, self.g_k, len(cuts))
+
+    def unit_mean(self) -> Tensor:
+        return torch.mv(self.kernel.k.mT, self.a.view(-1))
+
+    def from_sum(self) -> Tensor:
+        self.before()
+        self.D_diagonal.sub_(1.0)
+        self.after()
+        return self._with_mean()
+
+    def from_parts(self, twice_residual: Tensor, twice_explained: Tensor) -> Tensor:
+        self.W.mul_(twice_explained)
+        self.before()
+        self.G.addcmul_(self.phi, twice_residual, value=-1.0)
+        self.outer()
+        self.after()
+        return self._with_mean()
+
+    def _with_mean(self) -> Tensor:
+        """gm; the mean adds m gmᵀ to P and a gμᵀ to gk, of both blocks."""
+        M, kernel = self.M, self.kernel
+        torch.mv(kernel.k, self.g_mu, out=self.along.view(-1))
+        self.of_mean()
+        g_m = self.g_m.view(-1)
+        torch.outer(self.m, g_m, out=self.all_P)[:M, :M].add_(self.P)
+        self.all_P.mul_(self.minus_half)
+        self.of_K()
+        torch.outer(self.a.view(-1), self.g_mu, out=kernel.g_k)[:M].add_(self.g_k)
+        return g_m

@@ -168,7 +168,9 @@ class DeepModel(Model):
         with self.numerics.in_precision(dtype):
             return [layer.basis.frozen(f) for layer, f in zip(self.layers, self.factors(), strict=True)]
 
-    def frozen(self, dtype: torch.dtype = torch.float64) -> FrozenPosterior:
+    def frozen(self, dtype: torch.dtype = torch.float64, factors: Any | None = None) -> FrozenPosterior:
         if len(self.hidden):
             raise ValueError("a deep model is no linear form; each of its layers is: see frozen_layers")
+        if factors is not None and self.numerics.dtype == dtype:
+            return self.layers[0].basis.frozen(factors[0])
         return self.frozen_layers(dtype)[0]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from duogp.bases.marginals import Penalties, VarianceSum
-from duogp.fused.direct import DirectStep, add_gradient, add_to_positive
+from duogp.fused.direct import DirectStep, Numbers, add_gradient, add_to_positive, squared_norm
 from duogp.likelihoods.gaussian import GaussianLikelihood
 from duogp.means.parametric import ConstantMean, Zero
 from duogp.objectives import elbo
@@ -56,25 +56,22 @@ def _plain(model: Model, batch: Batch, step: DirectStep, f: VarianceSum, penalti
 
     gμ = −e/(n s²)    gΣv = 1/(2n s²)    gs² = (1 − E/(n s²)) / 2s²    gc = Σ gμ
     """
-    noise, mean, n = model.likelihood.noise, model.mean, f.mean.shape[-1]
-    s2 = noise()[0, 0]  # type: ignore[operator]
-    shift = mean.constant.detach().to(f.mean.dtype) if isinstance(mean, ConstantMean) else None
+    noise, mean, n = Numbers(model.likelihood.noise), model.mean, f.mean.shape[-1]  # type: ignore[arg-type]
+    s2, num_data = noise.value(), float(model.num_data)
     error = batch.y - f.mean
-    if shift is not None:
-        error -= shift.view(1, 1, 1)
-    flat = error.view(-1)
-    spread = (torch.dot(flat, flat) + f.total[0, 0]) / (n * s2)  # E/(n s²)
-    weight = model.beta1 / model.num_data
-    # Σ over rows first in the working precision, then the weights of the model's.
-    loss = weight * penalties.kl + 0.5 * (LOG_2PI + s2.log() + spread)
+    if isinstance(mean, ConstantMean):
+        error.sub_(float(mean.constant))
+    spread = (squared_norm(error) + float(f.total)) / (n * s2)  # E/(n s²)
+    weight = float(model.beta1) / num_data
+    loss = weight * float(penalties.kl) + 0.5 * (LOG_2PI + math.log(s2) + spread)
     g_mean = error.mul_(-1.0 / (n * s2))
-    g_total = (0.5 / (n * s2)).view(1, 1).to(f.total.dtype)
-    step.backward(VarianceSum(g_mean, g_total), Penalties(weight.to(penalties.kl.dtype)))
+    g_total = torch.full_like(f.total, 0.5 / (n * s2))
+    step.backward(VarianceSum(g_mean, g_total), Penalties(torch.full_like(penalties.kl, weight)))
     for parameter in model.with_priors:
         value = parameter()
-        loss = loss - parameter.prior(value).sum() / model.num_data  # type: ignore[misc]
-        add_to_positive(parameter, -parameter.prior.slope(value) / model.num_data)  # type: ignore[union-attr]
-    add_to_positive(noise, 0.5 * (1.0 - spread) / s2)  # type: ignore[arg-type]
+        loss -= float(parameter.prior(value).sum()) / num_data  # type: ignore[misc]
+        add_to_positive(parameter, -parameter.prior.slope(value) / num_data)  # type: ignore[union-attr]
+    noise.add([0.5 * (1.0 - spread) / s2])
     if isinstance(mean, ConstantMean):
         add_gradient(mean.constant, g_mean.sum())
-    return loss
+    return torch.full_like(model.num_data, loss)

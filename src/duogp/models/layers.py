@@ -56,7 +56,7 @@ class Stage(Protocol):
         """At x [R, 1, samples·n, d]: [R, width, samples·n]."""
 
     def prior_variance(self, x: Tensor) -> Tensor:
-        """k(x, x), which rounding is relative to."""
+        """k(x, x) [R, width or 1, n] at x [R, 1, n, d], which rounding is relative to."""
 
 
 @dataclass

@@ -116,7 +116,7 @@ class Model(nn.Module):
     # -- the loss --------------------------------------------------------------------------------------------
 
     def forward(self, batch: Batch) -> Tensor:
-        """The loss, for `torch.func.functional_call`."""
+        """The loss [R], for `torch.func.functional_call`."""
         return self.loss(batch)
 
     def loss(self, batch: Batch) -> Tensor:
@@ -202,8 +202,13 @@ class Model(nn.Module):
         f = self.marginals(batch.x, factors)
         return self.likelihood.bind(batch.noise).log_predictive(batch.y, f.mean, f.variance)
 
-    def frozen(self, dtype: torch.dtype = torch.float64) -> FrozenPosterior:
-        """The frozen posterior, factorised in the given precision (without the prior mean)."""
+    def frozen(self, dtype: torch.dtype = torch.float64, factors: Any | None = None) -> FrozenPosterior:
+        """The frozen posterior, factorised in the given precision (without the prior mean).
+
+        ``factors``: those of the model where they are known; they are of use in their own precision.
+        """
+        if factors is not None and self.numerics.dtype == dtype:
+            return self.basis.frozen(factors)
         with self.numerics.in_precision(dtype):
             return self.basis.frozen(self.factors())
 

@@ -24,7 +24,7 @@ from duogp.objectives import Objective
 
 
 def log_mean_exp(values: Tensor) -> Tensor:
-    """log of the mean of exp over the leading axis."""
+    """log of the mean of exp over the leading axis: [samples, ...] → [...]."""
     return torch.logsumexp(values, 0) - math.log(len(values))
 
 

@@ -1,0 +1,171 @@
+"""Plans of matrix products for steps on a CPU: blocks of triangles, on memory that stays where it is.
+
+A triangular solve runs at half the rate of a matrix product there. With the inverses of the diagonal blocks
+it is products alone, and a product with a triangle skips what is zero. Cutting blocks out of matrices took
+longer than many of the products themselves, so it is done once: a function here returns a `Plan`, and a step
+calls it. All matrices are [rows, columns]; a plan reads and writes the memory that it was made for.
+``cuts``: where blocks begin and end, from `cuts_of`. Matrices of which only blocks on and below the diagonal
+are written should be made with zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from duogp.numerics.factorisation import Numerics
+from duogp.numerics.products import even_cuts
+
+#: Blocks of a triangle, and the rows that one should have: more blocks save more work, and are slower each.
+BLOCKS, ROWS = 8, (50, 100)
+
+Cuts = list[tuple[int, int]]
+
+
+def cuts_of(M: int, rows: int | None = None) -> Cuts:
+    """Blocks of about so many rows, at least one."""
+    rows = min(max(M // BLOCKS, ROWS[0]), ROWS[1]) if rows is None else rows
+    return even_cuts(M, max(1, round(M / rows)))
+
+
+class Plan(list[Callable[[], Any]]):
+    """Operations on fixed memory, in order."""
+
+    def __call__(self) -> None:
+        for operation in self:
+            operation()
+
+    def __add__(self, other: list[Any]) -> Plan:  # type: ignore[override]
+        return Plan([*self, *other])
+
+
+def product(A: Tensor, B: Tensor, out: Tensor) -> Plan:
+    """A B."""
+    return Plan([partial(torch.mm, A, B, out=out)])
+
+
+def sum_of(to: Tensor, A: Tensor, B: Tensor, out: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Plan:
+    """beta · to + alpha · A B."""
+    return Plan([partial(torch.addmm, to, A, B, beta=beta, alpha=alpha, out=out)])
+
+
+def lower_product(L: Tensor, H: Tensor, out: Tensor, cuts: Cuts) -> Plan:
+    """L H for a lower triangular L."""
+    return Plan([partial(torch.mm, L[i:j, :j], H[:j], out=out[i:j]) for i, j in cuts])
+
+
+def upper_product(L: Tensor, H: Tensor, out: Tensor, cuts: Cuts) -> Plan:
+    """LᵀH for a lower triangular L."""
+    return Plan([partial(torch.mm, L[i:, i:j].mT, H[i:], out=out[i:j]) for i, j in cuts])
+
+
+def product_with_lower(A: Tensor, L: Tensor, out: Tensor, cuts: Cuts) -> Plan:
+    """A L for a lower triangular L."""
+    return Plan([partial(torch.mm, A[:, i:], L[i:, i:j], out=out[:, i:j]) for i, j in cuts])
+
+
+def lower_outer(A: Tensor, B: Tensor, out: Tensor, cuts: Cuts) -> Plan:
+    """A Bᵀ on and below the blocks of the diagonal; what stands above them in ``out`` stays."""
+    return Plan([partial(torch.mm, A[i:j], B[:j].mT, out=out[i:j, :j]) for i, j in cuts])
+
+
+def less_lower_product(to: Tensor, L: Tensor, H: Tensor, cuts: Cuts) -> Plan:
+    """L H − to on and below the blocks of the diagonal, in place, for a lower triangular L."""
+    blocks = [(to[i:j, :j], L[i:j, :j], H[:j, :j]) for i, j in cuts]
+    return Plan([partial(torch.addmm, t, a, b, beta=-1.0, out=t) for t, a, b in blocks])
+
+
+def gram(A: Tensor, out: Tensor, cuts: Cuts) -> Plan:
+    """A Aᵀ: one triangle by products, its mirror image copied."""
+    return lower_outer(A, A, out, cuts) + mirror(out, cuts)
+
+
+def gram_of_lower(L: Tensor, out: Tensor, cuts: Cuts) -> Plan:
+    """L Lᵀ for a lower triangular L."""
+    lower = [partial(torch.mm, L[i:, :j], L[i:j, :j].mT, out=out[i:, i:j]) for i, j in cuts]
+    return Plan(lower) + mirror(out, cuts)
+
+
+def mirror(A: Tensor, cuts: Cuts) -> Plan:
+    """A with the blocks below the diagonal copied above it, in place."""
+    return Plan([partial(A[:i, i:j].copy_, A[i:j, :i].mT) for i, j in cuts if i])
+
+
+class Triangle:
+    """A lower triangular L [M, M] with L Lᵀ = K in the working precision, factorised in float64.
+
+    The inverses of its diagonal blocks are kept with it.
+    """
+
+    def __init__(self, size: int, dtype: torch.dtype, cuts: Cuts) -> None:
+        self.cuts = cuts
+        double, largest = torch.float64, max(j - i for i, j in cuts)
+        self.factor = torch.zeros(size, size, dtype=double).mT  # by columns, as LAPACK has it
+        self.L = self.factor if dtype == double else torch.zeros(size, size, dtype=dtype).mT
+        self.info = torch.zeros((), dtype=torch.int32)
+        self._flag, self._diagonal = self.info.view(1), self.factor.diagonal()
+        exact = torch.zeros(len(cuts), largest, largest, dtype=double)
+        rounded = exact if dtype == double else exact.to(dtype)
+        eye = torch.eye(largest, dtype=double)
+        self._after, self.inverses = Plan(), []
+        for (i, j), inverse, other in zip(cuts, exact, rounded, strict=True):
+            block, m = self.factor[i:j, i:j], j - i
+            solve = torch.linalg.solve_triangular
+            self._after.append(partial(solve, block, eye[:m, :m], upper=False, out=inverse[:m, :m].mT))
+            self.inverses.append(other[:m, :m].mT)
+        if dtype != double:
+            self._after += [partial(self.L.copy_, self.factor), partial(rounded.copy_, exact)]
+
+    def factorise(self, K: Tensor, numerics: Numerics) -> None:
+        """L of K [M, M] in float64; a failure is noted."""
+        torch.linalg.cholesky_ex(K, out=(self.factor, self.info))
+        if self.info.item():
+            numerics.note(self._flag)
+        self._after()
+
+    def half_log_det(self) -> float:
+        """½ log|K|."""
+        return float(self._diagonal.log().sum())
+
+    def solve(self, B: Tensor, out: Tensor, count: int | None = None) -> Plan:
+        """L⁻¹B, or that of the first ``count`` blocks; ``out`` is other memory."""
+        plan, memory = Plan(), self._memory(B)
+        for (i, j), inverse in zip(self.cuts[:count], self.inverses[:count], strict=True):
+            part = B[i:j]
+            if i:
+                part = memory[: j - i]
+                plan += sum_of(B[i:j], self.L[i:j, :i], out[:i], part, alpha=-1.0)
+            plan += product(inverse, part, out[i:j])
+        return plan
+
+    def solve_transposed(self, G: Tensor, out: Tensor, count: int | None = None) -> Plan:
+        """L⁻ᵀG, or that of the first ``count`` blocks; ``out`` is other memory."""
+        plan, memory = Plan(), self._memory(G)
+        cuts = self.cuts[:count]
+        M = cuts[-1][1]
+        for (i, j), inverse in zip(cuts[::-1], self.inverses[:count][::-1], strict=True):
+            part = G[i:j]
+            if j < M:
+                part = memory[: j - i]
+                plan += sum_of(G[i:j], self.L[j:M, i:j].mT, out[j:M], part, alpha=-1.0)
+            plan += product(inverse.mT, part, out[i:j])
+        return plan
+
+    def divide(self, P: Tensor, out: Tensor) -> Plan:
+        """P L⁻¹ for a lower triangular P, which is overwritten; ``out`` keeps what is above its blocks."""
+        plan, done = Plan(), Cuts()
+        for (i, j), inverse in zip(self.cuts[::-1], self.inverses[::-1], strict=True):
+            for k, end in done:  # rows below this block of columns
+                part = P[k:end, i:j]
+                plan += sum_of(part, out[k:end, j:end], self.L[j:end, i:j], part, alpha=-1.0)
+            plan += product(P[i:, i:j], inverse, out[i:, i:j])
+            done.append((i, j))
+        return plan
+
+    def _memory(self, like: Tensor) -> Tensor:
+        """Rows for the largest block."""
+        return like.new_zeros(max(j - i for i, j in self.cuts), like.shape[1])
