@@ -14,6 +14,7 @@ import duogp
 from duogp.bases.exact import replicate_variance
 from duogp.kernels import RBF, Scale
 from duogp.models.model import Batch
+from duogp.numerics.evidence import log_normal
 
 
 def table(n: int = 60, d: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -187,3 +188,54 @@ def test_all_columns_count_in_closed_form():
     some = duogp.fit(X, y, "hybrid", num_inducing=8, num_extra=20, mean_columns=5, epochs=30)
     every = duogp.fit(X, y, "hybrid", num_inducing=8, num_extra=20, epochs=30)
     assert some.history[-1].loss == pytest.approx(every.history[-1].loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("raised", [False, True])
+@pytest.mark.parametrize("weighed", [False, True])
+def test_the_quick_evidence_is_the_evidence_and_has_its_gradient(weighed: bool, raised: bool):
+    X, y = table(40)
+    Y = np.stack([y, np.cos(y)], 1)
+    weight = np.random.default_rng(3).uniform(0.5, 2.0, len(y)) if weighed else None
+    gp = duogp.fit(X, Y, "exact", steps=3, sample_weight=weight, random_state=0)
+    model, basis = gp.model, gp.model.basis
+    if raised:
+        model.numerics.raise_jitter(torch.tensor([True]))
+    target = torch.as_tensor((Y - Y.mean(0)) / Y.std(0)).mT[None]
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    x = basis.inducing
+    values, gradients = [], []
+    for value in (
+        lambda own: basis.log_evidence(own, model.factors()),
+        lambda own: basis.quick_log_evidence(own, model.numerics),
+    ):
+        found = value(target - model.mean(x))
+        values.append(float(found.detach()))
+        grads = torch.autograd.grad(found.sum(), parameters, allow_unused=True)
+        gradients.append([g for g in grads if g is not None])
+    assert values[1] == pytest.approx(values[0], rel=1e-12)
+    assert len(gradients[0]) == len(gradients[1]) >= 3
+    for plain, quick in zip(*gradients, strict=True):
+        torch.testing.assert_close(quick, plain, rtol=1e-9, atol=1e-9)
+
+
+def test_the_density_of_many_vectors_under_few_covariances_and_of_none():
+    rng = torch.Generator().manual_seed(0)
+    A = torch.randn(2, 1, 6, 6, dtype=torch.float64, generator=rng)
+    K = (A @ A.mT).requires_grad_()
+    noise = torch.rand(2, 1, 6, dtype=torch.float64, generator=rng).requires_grad_()
+    y = torch.randn(2, 3, 6, dtype=torch.float64, generator=rng).requires_grad_()
+    value, info = log_normal(K, noise, y)
+    normal = torch.distributions.MultivariateNormal(torch.zeros(6).double(), K + torch.diag_embed(noise))
+    torch.testing.assert_close(value, normal.log_prob(y))
+    assert not info.any()
+    factors = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64)
+    for quick, plain in zip(
+        torch.autograd.grad((factors * value).sum(), (K, noise, y)),
+        torch.autograd.grad((factors * normal.log_prob(y)).sum(), (K, noise, y)),
+        strict=True,
+    ):
+        torch.testing.assert_close(quick, 0.5 * (plain + plain.mT) if plain.dim() == 4 else plain)
+    broken = torch.zeros(2, 1, 6, 6, dtype=torch.float64, requires_grad=True)
+    value, info = log_normal(broken - torch.eye(6), torch.zeros(2, 1, 6, dtype=torch.float64), y)
+    assert (info != 0).all() and torch.isnan(value).all()
+    value.sum().backward()  # means nothing, and is no error

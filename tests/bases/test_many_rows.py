@@ -14,6 +14,7 @@ from duogp.bases.many_rows import ManyRows, cuts_of
 from duogp.kernels import RBF, Linear, Matern12, Matern32, Matern52
 from duogp.kernels.fused_columns import FusedColumns
 from duogp.numerics import split_products
+from duogp.numerics.split_norms import PairNorms, pairs_of
 from helpers.conformance import Row, every_basis_and_q
 from helpers.devices import placed
 from helpers.random_models import random_problem
@@ -99,13 +100,29 @@ def test_columns_by_one_kernel_of_the_gpu(kernel: Any) -> None:
     if fused is None:
         pytest.skip("no Triton here")
     a = placed(torch.randn(1, 2, 70, dtype=torch.float64))
-    mean, parts = fused(x, a)
+    mean, pairs = fused(x, a)
     k = made(z, x)[0, 0]
-    each = parts.reshape(70, 3, -1)[..., :301].double()
+    each = pairs[:70, :, :301].double()
     torch.testing.assert_close(each[:, 0] + each[:, 1], k, rtol=0, atol=2e-7)
-    torch.testing.assert_close(each[:, 0], each[:, 2], rtol=0, atol=0)
+    assert not pairs[70:, :, :301].any()
     assert mean is not None
     torch.testing.assert_close(mean[0], a[0] @ k, rtol=1e-9, atol=1e-9)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(("rows", "points", "n"), [(3, 3, 5), (64, 64, 128), (130, 130, 301), (70, 200, 33)])
+def test_norms_by_one_kernel_of_the_gpu(groups: int, rows: int, points: int, n: int) -> None:
+    """Where there is Triton: sums of squares of products with trapezoids, whose zeros are not multiplied."""
+    g = torch.Generator().manual_seed(0)
+    roots = torch.randn(groups, rows, points, generator=g, dtype=torch.float64).tril(points - rows)
+    k = torch.rand(points, n, generator=g, dtype=torch.float64)
+    norms = PairNorms.of(placed(roots))
+    if norms is None:
+        pytest.skip("no Triton here")
+    expected = (roots @ k).square().sum(-2)
+    found = norms(pairs_of(placed(k)), n).cpu()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.max()))
 
 
 def test_other_kernels_are_not_fused() -> None:

@@ -11,6 +11,7 @@ from scipy.integrate import trapezoid
 
 import duogp
 from duogp.posterior import gp as gp_module
+from duogp.posterior import incoming
 
 
 def table(n: int = 60, d: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -89,7 +90,7 @@ def test_prediction_does_not_depend_on_chunks(gp, monkeypatch):
     X, _ = table(600, seed=1)
     whole = gp.predict(X)
     draws = gp.sample(X, 2, seed=3, kind="pathwise")
-    monkeypatch.setattr(gp_module, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(incoming, "CHUNK_BYTES", 1)
     assert gp._chunk_rows() == 256
     pieces = gp.predict(X)
     for name in ("mean", "residual", "explained", "noise"):

@@ -14,8 +14,7 @@ import torch
 
 import duogp
 from duogp import GPClassifier, GPRegressor
-from duogp.posterior import gp as gp_module
-from duogp.posterior import precision
+from duogp.posterior import incoming, precision
 from duogp.posterior.precision import comparison_rows
 
 RNG = np.random.default_rng(0)
@@ -138,7 +137,7 @@ def test_rows_that_are_compared_are_of_every_kind() -> None:
 
 def test_memory_is_bounded_by_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many rows come, the kernel is evaluated for a chunk of them at once."""
-    monkeypatch.setattr(gp_module, "CHUNK_BYTES", 2**18)
+    monkeypatch.setattr(incoming, "CHUNK_BYTES", 2**18)
     gp, sizes = copy.deepcopy(model_of("svgp")), []
     from duogp.bases.many_rows import Norms
 

@@ -109,28 +109,31 @@ class Basis(nn.Module, ABC):
         return self.q
 
     def prior_root(self, factors: Any) -> Tensor | None:
-        """V with VᵀV = P⁻¹ for the prior N(0, P) of the variable that m and S describe.
+        """V [R, latent, M, M] with VᵀV = P⁻¹ for the prior N(0, P) of the variable that m and S describe.
 
         None where P = I, as for whitened variables; L⁻¹ for u itself, whose prior is N(0, K).
         """
         return None
 
     def mean_prior_root(self, factors: Any) -> Tensor | None:
-        """V with ½‖V m‖² the penalty of q's mean m, where that is not the prior of the covariance."""
+        """V [R, latent, M, M] with ½‖V m‖² the penalty of q's mean m, where that is not `prior_root`."""
         return self.prior_root(factors)
 
     def prior_mean(self, factors: Any) -> Tensor | None:
-        """Mean of the prior of the whitened variable, for the optimal q; None at zero."""
+        """Mean of the prior of the whitened variable, [R, latent, M], for the optimal q; None at zero."""
         return None
 
     def mismatch(
         self, x: Tensor, features: Features, factors: Any, numerics: Numerics
     ) -> tuple[Features, Mismatch | RowMismatch] | None:
-        """The features with Ω's nugget, and the difference of conditional means; None without an Ω."""
+        """The features with Ω's nugget, and the difference of conditional means; None without an Ω.
+
+        Of rows x [R, 1, n, d]; the difference D is [R, latent, n, M].
+        """
         return None
 
     def omega_scale(self, rows: int, num_data: Tensor) -> Tensor | float:
-        """Factor from Ω of a batch of so many rows to Ω of the objective."""
+        """Factor from Ω of a batch of ``rows`` to Ω of the objective: [R] as ``num_data``, or one number."""
         return 1.0
 
     def collapsed_omega_scale(self, chunks: int) -> float:
@@ -141,11 +144,11 @@ class Basis(nn.Module, ABC):
         """Draw the random numbers of the next step (outside the captured step); one generator a replicate."""
 
     def draw_state(self) -> dict[str, Tensor]:
-        """What `draw` remembers between steps and no buffer holds, for checkpoints."""
+        """What `draw` remembers between steps and no buffer holds, for checkpoints; each [R, ...] or []."""
         return {}
 
     def restore_draws(self, state: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> None:
-        """Go on from a `draw_state`, with these generators."""
+        """Go on from a `draw_state`, its tensors [R, ...] or [], with these generators, one a replicate."""
 
     def use_all_columns(self) -> None:
         """Replace random estimates of quadratic forms by their exact values, for steps on all rows."""
@@ -178,7 +181,7 @@ class Basis(nn.Module, ABC):
         return {"covariance": self.kernel}
 
     def hyperparameters(self) -> dict[str, Tensor]:
-        """Further quantities of interest, by name, beside those of the kernels and the noise."""
+        """Further quantities of interest, [R, latent], by name, beside those of the kernels and the noise."""
         return {}
 
     @property
@@ -229,5 +232,5 @@ class Basis(nn.Module, ABC):
 
 
 def with_density_offset(penalty: Tensor, q: Q, half_log_det: Tensor) -> Tensor:
-    """−log p(u) instead of −log p(v) for a point q that asks for it (MATH §4)."""
+    """−log p(u) instead of −log p(v) for a point q that asks for it (MATH §4); each tensor [R, latent]."""
     return penalty + q.log_density_offset(half_log_det) if q.unwhitened else penalty

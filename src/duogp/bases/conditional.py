@@ -126,7 +126,7 @@ class Conditional(Basis):
         return with_density_offset(penalty, q, half_log_det_k)
 
     def omega_scale(self, rows: int, num_data: Tensor) -> Tensor | float:
-        """N/B for rows or a block of a partition; 1 for all rows, or a batch as in the reference code."""
+        """N/B [R] for rows or a block of a partition; 1 for all rows, or a batch as in the reference code."""
         return num_data / rows if self.omega in ("rows", "blocks") else 1.0
 
     def collapsed_omega_scale(self, chunks: int) -> float:

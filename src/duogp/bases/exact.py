@@ -56,7 +56,7 @@ class Exact(Basis):
         self.register_buffer("weight", weight)  # [R, n]
 
     def noise(self) -> Tensor:
-        """Σ [R, outputs, n]: a row of weight w speaks with w times its precision."""
+        """Σ [R, outputs, n]: a row of weight w has w times the precision."""
         variance = self.likelihood.variance(self.row_noise)
         variance = variance.expand(*variance.shape[:-1], self.inducing.shape[-2])
         return variance if self.weight is None else variance / self.weight.unsqueeze(-2)
@@ -78,6 +78,20 @@ class Exact(Basis):
         white = factors.L_inv @ target.to(factors.L).unsqueeze(-1)
         n = target.shape[-1]
         value = -0.5 * white.square().sum((-2, -1)) - factors.half_log_det() - 0.5 * n * LOG_2PI
+        return self._weighed(value, target)
+
+    def quick_log_evidence(self, target: Tensor, numerics: Numerics) -> Tensor:
+        """`log_evidence` without factors, in float64: its gradient takes a ninth of the operations.
+
+        [R], of targets y − μ₀ [R, outputs, n].
+        """
+        x, noise = self.inducing.double(), self.noise().double()
+        jitter = numerics.absolute(self.kernel.diag(x) + noise, jitter=0.0)
+        value = numerics.log_normal(self.kernel(x, x), noise + jitter.unsqueeze(-1), target.double())
+        return self._weighed(value, target)
+
+    def _weighed(self, value: Tensor, target: Tensor) -> Tensor:
+        """Log densities [R, outputs] of rows as they count, and their sum over outputs."""
         if self.weight is not None:  # w log N(y|f, s²) = log N(y|f, s²/w) + ½ log(2πs²/w) − ½ w log 2πs²
             w = self.weight.unsqueeze(-2)
             spread = (2 * math.pi * self.likelihood.variance(self.row_noise)).log()
@@ -108,7 +122,7 @@ class Exact(Basis):
         """Nothing: its points are the rows, and q(u) is what they say."""
 
     def hyperparameters(self) -> dict[str, Tensor]:
-        """λ = noise / output scale of Bayesian kernel ridge regression, where the kernel has a scale."""
+        """λ = noise / scale of Bayesian kernel ridge regression, [R, outputs]; none without a scale."""
         if not isinstance(self.kernel, Scale):
             return {}
         return {"ridge_penalty": self.likelihood.noise().double() / self.kernel.variance().double()}

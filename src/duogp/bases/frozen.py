@@ -69,7 +69,7 @@ class FrozenPosterior:
         )
 
     def total_marginals(self, x: Tensor) -> TotalMarginals:
-        """Mean and variance of every row, by one product instead of two where probes agree.
+        """Mean and variance [..., latent, n] at x [..., n, d], by one product, not two, where probes agree.
 
         k(x, x) + k_e TᵀT k_e − k_r WᵀW k_r = k(x, x) + k(x, Z) C k(Z, x),    C = TᵀT − WᵀW
         """

@@ -51,7 +51,7 @@ class Columns:
         return cls(kernel, points, warp, FrozenColumns.of(kernel, points)), variance
 
     def map(self, x: Tensor) -> Tensor:
-        """What the kernel sees of rows."""
+        """What the kernel sees of rows x [..., n, d]: h(x) [..., n, features], or x itself."""
         return x if self.warp is None else self.warp.embed(x)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class SymmetricForm:
         for block in self.blocks:
             end = block.shape[-1]
             product, own = block @ k[..., :end, :], k[..., begin:end, :]
-            # In place where nobody will ask for a gradient: these are most of what a prediction writes.
+            # In place where no gradient is needed: these are most of what a prediction writes.
             product = product * own if product.requires_grad else product.mul_(own)
             parts.append(product.sum(-2))
             begin = end

@@ -103,7 +103,10 @@ class Hybrid(Basis):
         return HybridFactors(beta, lift)
 
     def quadratic(self, kernel: Kernel, gamma: Tensor, a: Tensor) -> Tensor:
-        """aᵀ k(γ, γ) a, or an unbiased estimate from some of its columns."""
+        """aᵀ k(γ, γ) a, or an unbiased estimate from some of its columns.
+
+        [R, latent], of γ [R, 1, M_γ, d] and a [R, latent, M_γ].
+        """
         if self.columns_index is None:
             return (project(kernel(gamma, gamma), a) * a).sum(-1)
         index = self.columns_index.unsqueeze(1)  # [R, 1, b]

@@ -75,7 +75,7 @@ def select_inducing(
 
 
 def random_rows(x: Tensor, num: int, kernel: KernelLike, generator: torch.Generator | None) -> Tensor:
-    """A random subset, of distinct rows as long as there are enough.
+    """A random subset [num, d] of x [n, d], of distinct rows as long as there are enough.
 
     Distinctness is checked on a growing prefix of one permutation: sorting all of a large x for a few hundred
     points would cost more than the first epoch.
@@ -92,7 +92,7 @@ def random_rows(x: Tensor, num: int, kernel: KernelLike, generator: torch.Genera
 
 
 def kmeans_centres(x: Tensor, num: int, kernel: KernelLike, generator: torch.Generator | None) -> Tensor:
-    """Cluster centres of at most `KMEANS_ROWS` random rows.
+    """Cluster centres [num, d] of x [n, d], from at most `KMEANS_ROWS` random rows.
 
     One thread, because parallel sums come in any order and the start should be the same on every run.
     """
@@ -115,7 +115,7 @@ def kmeans_centres(x: Tensor, num: int, kernel: KernelLike, generator: torch.Gen
 
 
 def greedy_variance(x: Tensor, num: int, kernel: KernelLike, generator: torch.Generator | None) -> Tensor:
-    """Each point is where the prior variance given the points before it is largest (Burt et al. 2020).
+    """Points [num, d] of x [n, d], each of largest prior variance given those before (Burt et al. 2020).
 
     This is the partial pivoted Cholesky factorisation of k(X, X): O(N M²) time, O(N M) memory, at most
     `GREEDY_BUDGET` entries. When nothing is left to explain, random distinct rows fill up the rest. It

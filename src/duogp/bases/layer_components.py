@@ -9,9 +9,9 @@ prior as long as |β| ≤ |α| (MATH §5.4). With G = L_β⁻¹ k(β, α) L_α�
     KL = ½ [‖L_S‖² + ‖m‖² − |β| − log|I + S| − log|G (I + S⁻¹)⁻¹ Gᵀ|]
        = ½ [‖L_S‖² + ‖m‖² − |β| − 2 Σ log diag E − log|TᵀT|],   E Eᵀ = I + L_SᵀL_S,  T = E⁻¹L_SᵀGᵀ
 
-It grows as a β moves away from all α, where f(β) is said to be known and nobody knows it; so β must start
-near α. The published eq. 59, ½ [‖L_S‖² + ‖m‖² − log|I − GᵀG + S|], is neither this nor the divergence of the
-values at α (it lacks −½‖G‖² for that): its ELBO is not a bound.
+It grows as a β moves away from all α, where q treats f(β) as known although no data determine it; so β must
+start near α. The published eq. 59, ½ [‖L_S‖² + ‖m‖² − log|I − GᵀG + S|], is neither this nor the divergence
+of the values at α (it lacks −½‖G‖² for that): its ELBO is not a bound.
 """
 
 from __future__ import annotations

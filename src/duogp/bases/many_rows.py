@@ -6,9 +6,9 @@ W and T are brought to lower triangular shape once (any rotation of them is as g
 of rows, up to the diagonal: half of the products of dense matrices and a little more. Roots on the same
 points are one matrix, so that k(Z, x) is read once for both.
 
-In float32 only the products W k and T k are, on a GPU by `duogp.numerics.split_products`. k(Z, x) is computed
-in float64 and rounded once; the mean is float64, because its weights cancel. Where the variance is not asked
-for in parts,
+In float32 only the products W k and T k are, on a GPU by `duogp.numerics.split_products`, of many rows by
+`duogp.numerics.split_norms`. k(Z, x) is computed in float64 and rounded once; the mean is float64, because
+its weights cancel. Where the variance is not asked for in parts,
 
     k − ‖A k(Z, x)‖² + ‖B k(Z, x)‖²        AᵀA − BᵀB = WᵀW − TᵀT
 
@@ -33,6 +33,7 @@ from duogp.kernels.stationary import profile_of
 from duogp.numerics import split_products
 from duogp.numerics.factorisation import project
 from duogp.numerics.products import even_cuts
+from duogp.numerics.split_norms import PairNorms
 from duogp.numerics.triangular_roots import lower_root, roots_of_difference
 
 if TYPE_CHECKING:
@@ -42,8 +43,10 @@ Precision = Literal["float64", "float32"]
 #: Rows of a block of a root: fewer save more products, and each of them is slower.
 BLOCK_ROWS = 128
 CUDA_BLOCK_ROWS = 256
-#: Rows of a piece from which on a GPU evaluates and splits the columns by one kernel, compiled once.
+#: Rows of a piece from which a GPU evaluates columns and norms by one kernel each, compiled once.
 FUSED_ROWS = 4096
+#: Float64 numbers that a row takes for every inducing point while its marginals are made.
+MATRICES = 4
 #: Whether float32 products on a GPU are split into those of float16.
 SPLIT = True
 
@@ -115,15 +118,37 @@ def cuts_of(rows: int, size: int) -> list[tuple[int, int]]:
 
 
 def square_sums(phi: Tensor, dim: int) -> Tensor:
-    """Σ φ² over a dimension; φ is overwritten."""
+    """Σ φ² over a dimension of φ [...], which the result is without; φ is overwritten."""
     if phi.is_cuda:  # one pass, where squares first would be three
         return torch.linalg.vector_norm(phi, dim=dim).square_()
     return phi.square_().sum(dim)
 
 
 def splits(a: Tensor) -> bool:
-    """Whether float32 products are split into those of float16."""
+    """Whether, on the device of a [...], float32 products are split into those of float16."""
     return SPLIT and a.is_cuda and split_products.available(a.device)
+
+
+@dataclass(frozen=True, eq=False)
+class FusedSite:
+    """Columns of one set of points and their norms by two kernels of a GPU."""
+
+    columns: FusedColumns
+    norms: tuple[PairNorms, ...]
+
+    @classmethod
+    def of(cls, columns: Columns, stacks: Sequence[Tensor]) -> FusedSite | None:
+        """Of roots [1, G, r, M]; None where a kernel does not run here."""
+        fused = FusedColumns.of(columns.kernel, columns.points)
+        norms = [] if fused is None else [PairNorms.of(stack[0]) for stack in stacks]
+        if fused is None or None in norms:
+            return None
+        return cls(fused, tuple(each for each in norms if each is not None))
+
+    def __call__(self, x: Tensor, weights: Tensor | None) -> tuple[Tensor | None, list[Tensor]]:
+        """Mean [1, latents, n] and norms [1, G, n] at rows x [1, 1, n, d], as the kernel sees them."""
+        mean, pairs = self.columns(x, weights)
+        return mean, [norms(pairs, x.shape[-2])[None] for norms in self.norms]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +161,7 @@ class Site:
     dtype: torch.dtype  # of their products
     split: bool = False
     size: Tensor | None = None  # √k(z, z), [..., M, 1], where columns are to be split and not bounded by one
-    fused: FusedColumns | None = None  # the columns, split, by one kernel of the GPU
+    fused: FusedSite | None = None  # the same by two kernels of the GPU, for many rows
 
     @classmethod
     def of(cls, probe: Probe, weights: Tensor | None, roots: Sequence[Tensor], dtype: torch.dtype) -> Site:
@@ -152,9 +177,9 @@ class Site:
         if split and not has_unit_bound(columns.kernel):
             size = columns.kernel.diag(columns.points.double()).sqrt().unsqueeze(-1)
             roots = [root * size.mT for root in roots]
-        elif split and sets == 1:
-            fused = FusedColumns.of(columns.kernel, columns.points)
         stacks = together(roots, sets)
+        if split and size is None and sets == 1:
+            fused = FusedSite.of(columns, stacks)
         norms = tuple(SplitNorms.of(stack) if split else Norms.of(stack.to(dtype)) for stack in stacks)
         return cls(columns, weights, norms, dtype, split, size, fused)
 
@@ -162,8 +187,7 @@ class Site:
         """Mean [1, latents, n] and norms [b, G, n] at rows x [1, 1, n, d]."""
         n = x.shape[-2]
         if self.fused is not None and n >= FUSED_ROWS:
-            mean, right = self.fused(self.columns.map(x), self.weights)
-            return mean, [norms(right)[..., :n] for norms in self.norms]
+            return self.fused(self.columns.map(x), self.weights)
         k = self.columns(x)
         mean = None if self.weights is None else project(k, self.weights)
         if not self.norms:
@@ -228,6 +252,11 @@ class ManyRows:
             sites.append((Site.of(probe, weights, own, getattr(torch, precision)), names))
         counts = {name: root.shape[-3] for name, root in roots.items()}
         return cls(form, precision, tuple(sites), counts)
+
+    @property
+    def matrices(self) -> int:
+        """Float64 numbers that a row takes for every inducing point; pairs of float16 are half of one."""
+        return 1 if all(site.fused is not None for site, _ in self.sites) else MATRICES
 
     def marginals(self, x: Tensor) -> Marginals:
         mean, norms, prior = self._evaluate(x)

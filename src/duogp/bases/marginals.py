@@ -77,11 +77,11 @@ class Mismatch(NamedTuple):
     D: Tensor  # [..., n, M]
 
     def omega(self, q: Q, numerics: Numerics) -> Tensor:
-        """Ω of each latent function."""
+        """Ω of each latent function, [R, latent]."""
         return numerics.inverse_quadratic(self.residual, q.spread(self.D.double()))
 
     def gram(self, numerics: Numerics) -> Tensor:
-        """T = DᵀK̃⁻¹D (MATH §2.1), for the optimal q."""
+        """T = DᵀK̃⁻¹D (MATH §2.1), [..., M, M] in float64, for the optimal q."""
         L, info = torch.linalg.cholesky_ex(self.residual)
         numerics.note(info)
         W = torch.linalg.solve_triangular(L, self.D.double(), upper=False)
@@ -110,10 +110,10 @@ class Penalties(NamedTuple):
 
 
 def clamp_variance(variance: Tensor, prior: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
-    """The variance floored at rounding level, for roots and reports; gradients pass unchanged.
+    """The variance [..., n] floored at rounding level, for roots and reports; gradients pass unchanged.
 
-    Straight-through, floor 8u·k(x, x) (MATH §11 C5), u that of ``precision``, by default that of the
-    variance. Never used inside a Gaussian objective.
+    Straight-through, floor 8u·k(x, x), ``prior`` [..., n] (MATH §11 C5), u that of ``precision``, by default
+    that of the variance. Never used inside a Gaussian objective.
     """
     floor = 8 * torch.finfo(variance.dtype if precision is None else precision).eps / 2 * prior
     return variance + (torch.maximum(variance, floor) - variance).detach()

@@ -59,13 +59,13 @@ class Parts:
 
     @property
     def block(self) -> Tensor:
-        """The points of the second block."""
+        """The points of the second block, [R, 1, E, d]."""
         assert self.extra is not None
         return self.extra
 
     @property
     def mean_points(self) -> Tensor:
-        """The second set of points, a copy of the first where none was asked for."""
+        """The second set of points [R, 1, E, d], a copy of the first where none was asked for."""
         return self.inducing.clone() if self.extra is None else self.extra
 
 

@@ -57,7 +57,7 @@ class SubspaceQ(Q):
 
     @property
     def mean(self) -> Tensor:  # type: ignore[override]
-        """The raw coefficients, where another q has its mean."""
+        """The raw coefficients a₀ [R, latent, M_α], where another q has its mean."""
         return self.a0
 
     @torch.no_grad()
@@ -113,7 +113,10 @@ class BoundSubspaceQ(Q):
         return -2 * self._factors.H.half_log_det()
 
     def penalty(self) -> Tensor:
-        """KL(0, S ‖ I) = ½ log|H| − ½ tr GᵀH⁻¹G, zero at G = 0; what the mean costs needs k(α, α)."""
+        """KL(0, S ‖ I) = ½ log|H| − ½ tr GᵀH⁻¹G, zero at G = 0; what the mean costs needs k(α, α).
+
+        [R, latent].
+        """
         H, G = self._factors.H, self._factors.G
         return H.half_log_det() - 0.5 * (H.L_inv.double() @ G).square().sum((-2, -1))
 
@@ -176,7 +179,7 @@ class Subspace(Basis):
         shared: bool,
         prior: SubspaceState | None,
     ) -> Subspace:
-        """A basis with this kernel and other points, coefficients at zero."""
+        """A basis with this kernel and other points, each set [R, 1, M, d], coefficients at zero."""
         shape, preconditioner = self.q.a0.shape[:-1], self.preconditioner
         options: dict[str, Any] = {"preconditioner": preconditioner, "columns": columns, "shared": shared}
         out = Subspace(self.kernel, mean_inducing.detach(), inducing.detach(), shape, **options, prior=prior)
@@ -269,6 +272,7 @@ class Subspace(Basis):
     def set_(self, factors: SubspaceFactors, a: Tensor, root: Tensor) -> None:
         """Write the mean k(·, α)a and the whitened S = root rootᵀ, at the kernel of these factors.
 
+        a [R, latent, M_α], root [R, latent, M_β, M_β].
         GGᵀ = S⁻¹ − I: no B stands for an S above the prior, and such an S is refused.
         """
         V, s, _ = torch.linalg.svd(root.double())  # S = V s² Vᵀ
@@ -299,7 +303,7 @@ class Subspace(Basis):
 
 
 def nystrom_product(phi: Tensor, D: Tensor, a: Tensor) -> Tensor:
-    """P a with P = φᵀφ + diag D."""
+    """P a [..., n] with P = φᵀφ + diag D, φ [..., M, n], D and a [..., n]."""
     return project(phi, (phi @ a.unsqueeze(-1)).squeeze(-1)) + D * a
 
 

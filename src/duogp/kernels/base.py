@@ -235,7 +235,7 @@ def _positive_parts(module: nn.Module) -> dict[str, Any]:
 
 
 def check_dims(kernel: Kernel, dims: int, *inputs: Tensor) -> None:
-    """An error where an x has not the kernel's number of columns."""
+    """An error where an x [..., n, d] has not the kernel's number of columns."""
     for x in inputs:
         if x.shape[-1] != dims:
             raise ValueError(

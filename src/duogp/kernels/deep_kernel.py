@@ -43,7 +43,7 @@ class DeepKernel(Warped):
         return {"extractor": own, "kernel": self.kernel, **self.settings()}
 
     def embed(self, x: Tensor) -> Tensor:
-        """h(x); features are returned as they are."""
+        """h(x) [..., n, features] of x [..., n, inputs]; features are returned as they are."""
         if x.shape[-1] == self.features and self.features != self.inputs:
             return x
         if x.shape[-1] != self.inputs:
@@ -62,7 +62,7 @@ class DeepKernel(Warped):
         return isinstance(self.extractor, MLP) and self.extractor.normalisation == "batch"
 
     def observe(self, x: Tensor) -> None:
-        """Update the running moments from a batch of data."""
+        """Update the running moments from a batch of data, x [..., n, inputs]."""
         if isinstance(self.extractor, MLP):
             self.extractor.observe(x)
 

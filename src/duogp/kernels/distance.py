@@ -19,6 +19,7 @@ FARTHEST = 1e140
 def centred(x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
     """Both inputs in float64, relative to the mean of x1, which is a constant to autograd.
 
+    [*b, n, d] and [*b, m, d], as they were.
     x1 are the inducing points wherever duogp calls a kernel, so one far row of x2 leaves the others exact.
     """
     points = max(x1.shape[-2], 1)  # the mean of no points would be NaN, and so would gradients
@@ -27,14 +28,14 @@ def centred(x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def scaled(x1: Tensor, x2: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """`centred` inputs over a scale, float64."""
+    """`centred` inputs [*b, n, d] and [*b, m, d] over a scale [*b, 1, d], float64."""
     a, b = centred(x1, x2)
     inverse = scale.double().reciprocal()
     return within_reach(a * inverse), within_reach(b * inverse)
 
 
 def within_reach(x: Tensor) -> Tensor:
-    """Scaled coordinates no farther out than `FARTHEST`, so that no difference of squares is ∞ − ∞."""
+    """Scaled coordinates [...] no farther out than `FARTHEST`, so that no difference of squares is ∞ − ∞."""
     return x.clamp(-FARTHEST, FARTHEST)
 
 
@@ -48,9 +49,10 @@ def squared_distance(x1: Tensor, x2: Tensor, scale: Tensor | None = None) -> Ten
 
 
 def distance(x1: Tensor, x2: Tensor, scale: Tensor | None = None) -> Tensor:
-    """‖(x1 − x2) / scale‖, exactly zero with zero gradient where the points coincide.
+    """‖(x1 − x2) / scale‖ [*b, n, m], exactly zero with zero gradient where the points coincide.
 
     The root turns a rounding error of 1e-16 into 1e-8, so r² within its rounding error of zero is zero.
+    x1 [*b, n, d], x2 [*b, m, d].
     """
     size, r2 = _expansion(x1, x2, scale)
     same = r2.detach() <= (x1.shape[-1] + 4) * EPS * size.detach()

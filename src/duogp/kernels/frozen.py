@@ -35,7 +35,7 @@ class FrozenColumns:
     @classmethod
     @torch.no_grad()
     def of(cls, kernel: Kernel, points: Tensor) -> FrozenColumns | None:
-        """The columns of a kernel with a profile; None for other kernels."""
+        """The columns of a kernel with a profile at points Z [..., M, d]; None for other kernels."""
         profile = profile_of(kernel)
         if profile is None or points.shape[-1] != getattr(kernel, "dims", None) or not points.numel():
             return None

@@ -18,10 +18,10 @@ POINTS, ROWS, WARPS = 16, 256, 8
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _columns(  # type: ignore[no-untyped-def]
-    x, z, a, out, mean, n, M, row, dims, latents, tiles,
+    x, z, a, out, mean, n, M, padded, row, dims, latents, tiles,
     TWICE_NU: tl.constexpr, POINTS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of k(Z, x): x [dims, n], z [dims, M], a [latents, M], out [M, 3, row], mean [.., tiles, n]."""
+    """A tile of k(Z, x): x [dims, n], z [dims, M], a [latents, M], out [padded, 2, row], mean [.., .., n]."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     tile = tl.program_id(1).to(tl.int64)
     points = tile * POINTS + tl.arange(0, POINTS)
@@ -45,28 +45,27 @@ def _columns(  # type: ignore[no-untyped-def]
         weight = tl.load(a + i * M + points, mask=there, other=0.0)
         total = tl.sum(k * weight[:, None], axis=0)
         tl.store(mean + (i * tiles + tile) * n + rows, total, mask=here)
-    rounded = k.to(tl.float32)
+    rounded = tl.where(there[:, None], k, 0.0).to(tl.float32)
     first = rounded.to(tl.float16)
     second = (rounded - first.to(tl.float32)).to(tl.float16)
-    place = out + (3 * points[:, None]).to(tl.int64) * row + rows[None, :]
-    inside = there[:, None] & here[None, :]
+    place = out + (2 * points[:, None]).to(tl.int64) * row + rows[None, :]
+    inside = (points < padded)[:, None] & here[None, :]
     tl.store(place, first, mask=inside)
     tl.store(place + row, second, mask=inside)
-    tl.store(place + 2 * row, first, mask=inside)
 
 
 def columns(x: Tensor, z: Tensor, a: Tensor | None, out: Tensor, twice_nu: int) -> Tensor | None:
-    """The mean [latents, n] where there are weights a [latents, M]; split columns go to ``out`` [M, 3, ≥ n].
+    """The mean [latents, n] where there are weights a [latents, M]; pairs go to ``out`` [≥ M, 2, ≥ n].
 
     x [dims, n] and z [dims, M] are scaled, contiguous and float64.
     """
-    (dims, n), M = x.shape, z.shape[1]
-    tiles = triton.cdiv(M, POINTS)
+    (dims, n), M, padded = x.shape, z.shape[1], out.shape[0]
+    tiles = triton.cdiv(padded, POINTS)
     latents = 0 if a is None else a.shape[0]
     mean = torch.empty(max(latents, 1), tiles, n, dtype=torch.float64, device=x.device)
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
         _columns[(triton.cdiv(n, ROWS), tiles)](
-            x, z, z if a is None else a, out, mean, n, M, out.stride(1), dims, latents, tiles,
+            x, z, z if a is None else a, out, mean, n, M, padded, out.stride(1), dims, latents, tiles,
             TWICE_NU=twice_nu, POINTS=POINTS, ROWS=ROWS, num_warps=WARPS,
         )  # fmt: skip
     return None if a is None else mean.sum(1)

@@ -103,7 +103,7 @@ def generalised_points(z: Tensor) -> Tensor:
 
 
 def log_cosh(t: Tensor) -> Tensor:
-    """log cosh t without overflow, smooth at zero."""
+    """log cosh t, elementwise [...], without overflow, smooth at zero."""
     return torch.logaddexp(t, -t) - LN2
 
 

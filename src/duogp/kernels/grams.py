@@ -49,7 +49,10 @@ class StationaryGrams:
     def forward(
         self, z: Tensor, x: Tensor, lengthscale: Tensor, jitter: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """k(Z, Z) + jitter I in float64, k(Z, x) in the precision of x, and the tensors for `backward`."""
+        """k(Z, Z) + jitter I in float64, k(Z, x) in the precision of x, and the tensors for `backward`.
+
+        Z [..., M, d], x [..., n, d], lengthscale [..., 1, d], jitter [...] → [..., M, M] and [..., M, n].
+        """
         scaled = self.scaled(z, x, lengthscale)
         K, K_slope = self.among_points(scaled, jitter)
         k, k_slope = self.with_rows(scaled)
@@ -65,20 +68,23 @@ class StationaryGrams:
         return Scaled(a, b, inverse)
 
     def among_points(self, scaled: Scaled, jitter: Tensor) -> tuple[Tensor, Tensor]:
-        """k(Z, Z) + jitter I in float64, and its slope."""
+        """k(Z, Z) + jitter I in float64, and its slope, each [..., M, M]; jitter [...]."""
         K, slope = self.profile.at(scaled.points, scaled.points, torch.float64)
         # The slope may be the same tensor; on the diagonal it multiplies a difference that is zero.
         K.diagonal(dim1=-2, dim2=-1).add_(jitter.unsqueeze(-1))
         return K, slope
 
     def with_rows(self, scaled: Scaled) -> tuple[Tensor, Tensor]:
-        """k(Z, x) in the precision of x, and its slope."""
+        """k(Z, x) in the precision of x, and its slope, each [..., M, n]."""
         return self.profile.at(scaled.points, scaled.rows, self.dtypes[1])
 
     def backward(
         self, kept: Sequence[Tensor], g_K: Tensor, g_k: Tensor, *, with_x: bool
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Gradients of Z, x (None without ``with_x``) and the lengthscale; ``g_k`` is overwritten."""
+        """Gradients of Z, x (None without ``with_x``) and the lengthscale, each of the shape of its tensor.
+
+        Of ``g_K`` [..., M, M] and ``g_k`` [..., M, n], which is overwritten; ``kept``: the list of `forward`.
+        """
         a, b, inverse, K_slope, k_slope = kept
         z_shape, x_shape, lengthscale_shape = self.shapes
         z_dtype, x_dtype, lengthscale_dtype = self.dtypes

@@ -36,15 +36,21 @@ class Profile(ABC):
 
     @abstractmethod
     def value_and_slope(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """k and its slope from q = stretch · r², overwritten; its sign may be wrong where points coincide."""
+        """k and its slope from q = stretch · r², overwritten; its sign may be wrong where points coincide.
+
+        Elementwise: [*b, n, m] each.
+        """
 
     def value(self, q: Tensor, *, sound: bool = False) -> Tensor:
-        """k from q, overwritten. ``sound``: wrong signs of q are too small to matter."""
+        """k from q [...], overwritten. ``sound``: wrong signs of q are too small to matter."""
         return self.value_and_slope(q)[0]
 
     @abstractmethod
     def plain(self, a: Tensor, b: Tensor) -> Tensor:
-        """k(‖a − b‖²) by the formula, for automatic differentiation to any order."""
+        """k(‖a − b‖²) by the formula, for automatic differentiation to any order.
+
+        [*b, n, d], [*b, m, d] → [*b, n, m].
+        """
 
     def __call__(self, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
         """[*b, n, d], [*b, m, d] in float64, centred → [*b, n, m] in the given precision."""
@@ -53,7 +59,7 @@ class Profile(ABC):
         return _Evaluate.apply(a, b, self, dtype)
 
     def at(self, a: Tensor, b: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """k of every pair, and its slope up to `slope_scale`."""
+        """k of every pair, and its slope up to `slope_scale`: [*b, n, d], [*b, m, d] → [*b, n, m] each."""
         return self.value_and_slope((self.left(a) @ right(b).mT).to(dtype))
 
     def left(self, a: Tensor) -> Tensor:
@@ -113,7 +119,7 @@ def _differences(w: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def weighted_sums(w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """w b, and the sums of the rows of w, by one product; in the precision of b."""
+    """w b [..., n, d] and the row sums of w [..., n, 1], by one product: w [..., n, m], b [..., m, d]."""
     found = (w @ torch.cat([b, torch.ones_like(b[..., :1])], -1).to(w.dtype)).to(b.dtype)
     return found[..., :-1], found[..., -1:]
 

@@ -109,7 +109,10 @@ def split_variance(kernel: Kernel) -> tuple[Kernel, Tensor | None]:
 
 
 def stationary_part(kernel: Kernel, points: Tensor, x: Tensor) -> Stationary | None:
-    """The kernel, without its variance, if it is a function of r² with a profile, of rows like the points."""
+    """The kernel, without its variance, if it is a function of r² with a profile, of rows like the points.
+
+    Points [..., M, d], x [..., n, d].
+    """
     base, _ = split_variance(kernel)
     if profile_of(base) is None or not isinstance(base, Stationary):
         return None

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from duogp.numerics.evidence import log_normal
 from duogp.numerics.triangles import inverse_of_lower
 
 #: Jitter relative to the mean prior variance, by working precision (MATH §11 C5): the smallest that is safe.
@@ -33,7 +34,7 @@ def project(phi: Tensor, m: Tensor) -> Tensor:
 
 
 def symmetrise(a: Tensor) -> Tensor:
-    """(A + Aᵀ)/2."""
+    """(A + Aᵀ)/2, [..., M, M]."""
     return 0.5 * (a + a.mT)
 
 
@@ -41,6 +42,7 @@ def lower_root_of_inverse(P: Tensor) -> tuple[Tensor, Tensor]:
     """R lower triangular with R Rᵀ = P⁻¹, and the flags (0: success) of the Cholesky; P⁻¹ is never formed.
 
     P = U Uᵀ with U upper triangular, so P⁻¹ = U⁻ᵀU⁻¹ and U⁻ᵀ is the lower root.
+    P and R [..., M, M], flags [...].
     """
     L, info = torch.linalg.cholesky_ex(P.flip((-2, -1)))
     U = L.flip((-2, -1))
@@ -75,11 +77,11 @@ class Factor(NamedTuple):
     jitter: Tensor  # the absolute jitter, [...]
 
     def whiten(self, k: Tensor) -> Tensor:
-        """L⁻¹ k."""
+        """L⁻¹ k of columns k [..., M, n], of their shape."""
         return self.L_inv @ k
 
     def half_log_det(self) -> Tensor:
-        """½ log|K + jitter I| = Σ log diag L."""
+        """½ log|K + jitter I| = Σ log diag L, [...]."""
         return self.L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def detach(self) -> Factor:
@@ -181,6 +183,10 @@ class Numerics(nn.Module):
         own = torch.full_like(self.jitter, jitter)
         return torch.where(self.jitter > self.initial_jitter, torch.maximum(self.jitter, own), own)
 
+    def absolute(self, prior_diagonal: Tensor, jitter: float | None = None) -> Tensor:
+        """ε [R, ...] for a covariance with such a prior diagonal [R, ..., M]."""
+        return self.relative(jitter) * prior_diagonal.double().mean(-1)
+
     def jittered(
         self, K: Tensor, prior_diagonal: Tensor | None = None, jitter: float | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -188,10 +194,12 @@ class Numerics(nn.Module):
 
         A Schur complement is a difference of prior covariances and rounds relative to those: it needs their
         diagonal (MATH §11 A2). ``jitter``: that of a method, see `relative`.
+        K [..., M, M], diagonal [..., M], ε [...].
         """
         K = K.double()
-        scale = K.diagonal(dim1=-2, dim2=-1) if prior_diagonal is None else prior_diagonal.double()
-        epsilon = self.relative(jitter) * scale.mean(-1)
+        epsilon = self.absolute(
+            K.diagonal(dim1=-2, dim2=-1) if prior_diagonal is None else prior_diagonal, jitter
+        )
         eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
         return K + epsilon[..., None, None] * eye, epsilon
 
@@ -202,8 +210,14 @@ class Numerics(nn.Module):
         self.note(info)
         return Factor(L, L_inv, epsilon)
 
+    def log_normal(self, K: Tensor, diagonal: Tensor, y: Tensor) -> Tensor:
+        """log N(y | 0, K + diag(diagonal)), [R, latent]; the diagonal has its jitter."""
+        value, info = log_normal(K, diagonal, y)
+        self.note(info)
+        return value
+
     def inverse_quadratic(self, K: Tensor, G: Tensor) -> Tensor:
-        """½ tr GᵀK⁻¹G for a K that has its jitter."""
+        """½ tr GᵀK⁻¹G, [...], for a K [..., n, n] that has its jitter and G [..., n, k]."""
         value, info = _InverseQuadratic.apply(K, G)
         self.note(info)
         return value

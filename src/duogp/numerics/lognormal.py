@@ -25,7 +25,7 @@ class LogScale(NamedTuple):
 
     @classmethod
     def of(cls, y: Array) -> LogScale:
-        """The scale of targets above zero: half the smallest of them is s, so that zero is no wonder."""
+        """The scale of targets [...] above zero: half the smallest is s, so that zero is no wonder."""
         return cls(0.5 * float(y.min()))
 
     def logs(self, y: Array) -> Array:
@@ -35,12 +35,12 @@ class LogScale(NamedTuple):
         return np.exp(z) - self.shift
 
     def moments(self, mu: Array, v: Array) -> tuple[Array, Array]:
-        """E y and Var y from the moments of z, elementwise."""
+        """E y and Var y from the moments of z, elementwise, [...]."""
         mean = np.exp(mu + 0.5 * v)
         return mean - self.shift, mean**2 * np.expm1(v)
 
     def moments_of_logs(self, mean: Array, variance: Array) -> tuple[Array, Array]:
-        """μ and v from those of y, elementwise: the inverse where E y + s is above zero.
+        """μ and v from those of y, elementwise, [...]: the inverse where E y + s is above zero.
 
         A mean near the edge or below it is raised to a tenth of the standard deviation above it.
         """

@@ -19,7 +19,7 @@ SLAB = 2**24
 
 
 def log_normal(y: Array, mean: Array, variance: Array) -> Array:
-    """log N(y | mean, variance), elementwise."""
+    """log N(y | mean, variance), elementwise, [...]."""
     return -0.5 * (LOG_2PI + np.log(variance) + (y - mean) ** 2 / variance)
 
 

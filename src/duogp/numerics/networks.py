@@ -172,7 +172,7 @@ class MLP(nn.Module):
 
     @torch.no_grad()
     def observe(self, x: Tensor) -> None:
-        """Update the running moments of "batch" normalisation from a batch of data."""
+        """Update the running moments of "batch" normalisation from a batch x [..., n, d]."""
         if self.normalisation == "batch":
             self._run(x, observe=True)
 

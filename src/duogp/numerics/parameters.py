@@ -23,7 +23,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def inverse_softplus(value: Tensor) -> Tensor:
-    """The x with log(1 + eˣ) = value, stable for large and for tiny values."""
+    """The x with log(1 + eˣ) = value, elementwise [...], stable for large and for tiny values."""
     return value + torch.log(-torch.expm1(-value))
 
 
@@ -65,17 +65,17 @@ class Positive(nn.Module):
 
     @torch.no_grad()
     def slope(self) -> Tensor:
-        """The derivative of the value by ``raw``, elementwise."""
+        """The derivative of the value by ``raw``, elementwise, [...]."""
         return self.raw.sigmoid() if self.transform == "softplus" else self.raw.exp()
 
     @torch.no_grad()
     def set_(self, value: float | Sequence[float] | Tensor) -> None:
-        """Write a value, broadcast to the parameter's shape."""
+        """Write a value, broadcast to the parameter's shape [...]."""
         target = torch.as_tensor(value, dtype=self.raw.dtype, device=self.raw.device)
         self.raw.copy_(self._inverse(target).expand_as(self.raw))
 
     def log_prior(self) -> Tensor:
-        """log p(value), elementwise; zero without a prior."""
+        """log p(value), elementwise [...]; zero without a prior."""
         return self.prior(self()) if self.prior is not None else torch.zeros_like(self.raw)
 
     def _inverse(self, value: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class Prior(ABC):
         """log p(value)."""
 
     def slope(self, value: Tensor) -> Tensor:
-        """d log p(value) / d value."""
+        """d log p(value) / d value, elementwise, [...]."""
         with torch.enable_grad():
             leaf = value.detach().requires_grad_()
             (found,) = torch.autograd.grad(self(leaf).sum(), leaf)

@@ -31,23 +31,28 @@ PANEL = 256
 ALIGNED = 8
 
 
-def split_left(A: Tensor) -> tuple[Tensor, Tensor]:
-    """[A₁, A₁, A₂] column by column, [..., r, 3m] in float16, and the scale of every matrix, [...].
-
-    A product with it is to be multiplied by the scale.
-    """
+def split(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A₁ and A₂ in float16, [..., r, m], of A times a power of two, and the inverse of that power, [...]."""
     A = A.double()
     size = A.abs().amax((-2, -1))
     _, exponent = torch.frexp(torch.where(size > 0, size, 1.0))
     shift = (TOP - exponent).double()
     scaled = A * torch.exp2(shift)[..., None, None]  # the largest entry lies in [2¹³, 2¹⁴)
     first = scaled.half()
-    second = (scaled - first.double()).half()
-    return torch.stack([first, first, second], -1).flatten(-2), torch.exp2(-shift)
+    return first, (scaled - first.double()).half(), torch.exp2(-shift)
+
+
+def split_left(A: Tensor) -> tuple[Tensor, Tensor]:
+    """[A₁, A₁, A₂] column by column, [..., r, 3m] in float16, and the scale of every matrix, [...].
+
+    A product with it is to be multiplied by the scale.
+    """
+    first, second, scale = split(A)
+    return torch.stack([first, first, second], -1).flatten(-2), scale
 
 
 def aligned(A: Tensor) -> Tensor:
-    """A copy of a matrix whose rows begin at multiples of `ALIGNED` entries."""
+    """A copy of a matrix [..., m, n] whose rows begin at multiples of `ALIGNED` entries."""
     missing = -A.shape[-1] % ALIGNED
     return pad(A, (0, missing))[..., : A.shape[-1]] if missing else A.contiguous()
 

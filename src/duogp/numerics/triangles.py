@@ -26,13 +26,13 @@ def inverse_of_lower(L: Tensor) -> Tensor:
 
 
 def by_substitution(L: Tensor) -> Tensor:
-    """L⁻¹ by a triangular solve."""
+    """L⁻¹ [..., M, M] by a triangular solve."""
     eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
     return torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False)
 
 
 def by_doubling(L: Tensor) -> Tensor:
-    """L⁻¹ from the inverses of diagonal blocks, doubled in size until one is left; L is padded with I."""
+    """L⁻¹ [..., M, M] from inverses of diagonal blocks, doubled until one is left; L is padded with I."""
     M = L.shape[-1]
     size, count = M, 1
     while size > LARGEST_LEAF:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, Self, TypeVar, cast
@@ -19,38 +19,27 @@ from duogp.bases.marginals import TotalMarginals
 from duogp.data.arriving import Arriving, Leaving
 from duogp.data.scaling import Scaler
 from duogp.data.targets import require_support
-from duogp.data.validation import as_row_noise
 from duogp.likelihoods import Density, GaussianLikelihood, Likelihood
-from duogp.means.crossfit import moderate
 from duogp.methods import Method
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
 from duogp.posterior.described import described
-from duogp.posterior.draws import draws_count, require_memory, require_seed
+from duogp.posterior.drawing import Drawing
 from duogp.posterior.learned import LEAST_NOISE, LearnedMean
 from duogp.posterior.precision import Road, float32_road, require_precision
 from duogp.posterior.prediction import ClassPrediction, Prediction, PredictionError
-from duogp.posterior.sampling import root_of_joint
-from duogp.posterior.units import FREEZING, Fitted
+from duogp.posterior.units import FREEZING
 from duogp.training.history import History
 from duogp.training.threads import full_precision
 
 F = TypeVar("F", Marginals, TotalMarginals, Marginals | TotalMarginals)
 
-#: Kernel columns held at once during prediction, in bytes.
-CHUNK_BYTES = 16 * 2**20
-#: A GPU has more, and every chunk costs some fifty launches; never more than a quarter of what is free.
-CUDA_CHUNK_BYTES = 2 * 2**30
 #: Points up to which many rows have a form of their own: it is one more matrix.
 QUICK_POINTS = 4096
-#: Farther out, in scaled units, rows are asked about the edge instead: their squares stay finite.
-FARTHEST = 1e100
 
 
-class GP(Fitted):
+class GP(Drawing):
     """What `duogp.fit` returns. Everything that does not depend on the new rows is computed once."""
-
-    JOINT_ROWS = 2000  # up to which `sample` factorises joint covariances
 
     def __init__(
         self,
@@ -75,7 +64,7 @@ class GP(Fitted):
         self.x_scaler = x_scaler
         self.y_scaler = y_scaler
         self.single_output = single_output
-        self.history = history
+        self.history = history.in_units_of(y_scaler.scale)
         self.known_noise = known_noise  # all of the noise was given row by row, none was learned
         self.column_names = column_names
         self.classes = classes  # the labels behind class numbers; None for regression
@@ -135,10 +124,16 @@ class GP(Fitted):
         return self._form
 
     @torch.no_grad()
+    def freeze(self, factors: Any) -> Self:
+        """Have the posterior made from factors of the model that are known; the same GP."""
+        self._form = self.model.frozen(torch.float64, factors)
+        return self
+
+    @torch.no_grad()
     def predict(
         self, X: Any, *, noise: Any = None, in_parts: bool = True, precision: Precision | None = None
     ) -> Prediction | ClassPrediction:
-        """Mean and variances of new rows; class probabilities where the targets are labels.
+        """Mean and variances of new rows X [n, d]; class probabilities where the targets are labels.
 
         The noise is one of the parts, and `Prediction.variance` their sum. ``noise``: known noise variances
         of the rows, where the fit was given some; without it the prediction of such a model is of f, not of
@@ -167,7 +162,10 @@ class GP(Fitted):
 
     @torch.no_grad()
     def predict_mean(self, X: Any) -> NDArray[np.float64]:
-        """E[y | x] alone: one product of a vector where the variance takes one of a matrix."""
+        """E[y | x] alone: one product of a vector where the variance takes one of a matrix.
+
+        X [n, d] → [n] or [n, outputs].
+        """
         likelihood = self.model.likelihood
         if self.classes is not None:
             raise ValueError("predict_mean is for numbers: this model knows labels, see predict_proba")
@@ -182,7 +180,7 @@ class GP(Fitted):
 
     @torch.no_grad()
     def log_density(self, X: Any, y: Any, *, noise: Any = None) -> NDArray[np.float64]:
-        """log p(y | x, data) of each row (summed over outputs), in the user's units."""
+        """log p(y | x, data) [n] of rows X [n, d], y [n] or [n, outputs], summed over outputs."""
         self._require_noise(noise, "log_density")
         x = self._arriving(X)
         scaled = self._target(y, len(x))
@@ -221,17 +219,12 @@ class GP(Fitted):
         """The form for many rows."""
         return self.posterior.many_rows(precision, in_parts=in_parts)
 
-    @property
-    def _points(self) -> int:
-        """Columns of the largest matrix that kernel columns are multiplied with."""
-        return max(self.posterior.mean_weights.shape[-1], self.posterior.residual_root.shape[-1])
-
     def _marginals(
         self, x: Arriving | Tensor, *, in_parts: bool = True, road: Road | None = None
     ) -> Iterator[tuple[int, Marginals | TotalMarginals]]:
         """What the likelihood sees at the rows, piece by piece, with where the piece begins."""
         start, road = 0, self._road(len(x), in_parts, "float64") if road is None else road
-        for piece in x.split(self._chunk_rows()):
+        for piece in x.split(self._chunk_rows(road.matrices)):
             f = self._marginals_at(piece, in_parts=in_parts, form=road.form)
             yield start, self._with_disagreement(f, x, start)
             start += len(piece)
@@ -296,12 +289,6 @@ class GP(Fitted):
         mean: Any = self.model.mean if offset is None else offset
         return mean.slope.detach()
 
-    @property
-    def _learned_scale(self) -> NDArray | None:
-        return (
-            self.y_scaler.scale if self.learned is not None and self.learned.fit.goal.kind == "real" else None
-        )
-
     def _shown(self, f: Marginals | TotalMarginals) -> Marginals | TotalMarginals:
         """Moments of f beside class probabilities, [1, latents, n]."""
         return f
@@ -329,103 +316,6 @@ class GP(Fitted):
             least = (LEAST_NOISE * noise).clamp_min(1.001 * likelihood.noise.floor).minimum(noise)
             likelihood.noise.set_(torch.maximum(noise - removed.reshape(noise.shape), least))
 
-    def _row_noise(self, noise: Any, n: int) -> Tensor | None:
-        """Known noise of new rows in scaled units, [1, outputs, n]."""
-        if noise is None:
-            return None
-        variance = as_row_noise(noise, n).T / self.y_scaler.scale[:, None] ** 2
-        return torch.as_tensor(variance, device=self.model.beta1.device)[None]
-
-    @torch.no_grad()
-    def covariance(self, X: Any) -> NDArray[np.float64]:
-        """Of the functions at all rows in the units of the targets, [outputs, n, n]."""
-        if len(getattr(self.model, "hidden", ())):
-            raise ValueError(f"{self.method.name!r} has no joint Gaussian over rows: use draws")
-        if self.model.likelihood.target != "real":
-            raise ValueError(
-                "a covariance is for likelihoods whose mean is the latent function: use draws instead"
-            )
-        _, residual, explained = self.posterior.joint(self._inputs(X)[None, None])
-        covariance = (residual + explained)[0]  # [latents, n, n]
-        if self.model.mixing is not None:
-            weight = self.model.mixing.weight[0].to(covariance)
-            covariance = torch.einsum("pq,qij->pij", weight.square(), covariance)
-        outputs = len(self.y_scaler.scale)
-        values = covariance[:outputs].cpu().numpy()  # without the latent function of a log noise
-        values = (
-            np.broadcast_to(values, (outputs, *values.shape[1:])) * self.y_scaler.scale[:, None, None] ** 2
-        )
-        return 0.5 * (values + values.transpose(0, 2, 1))
-
-    # -- samples ---------------------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def sample(
-        self,
-        X: Any,
-        n: int = 1,
-        *,
-        seed: int | None = None,
-        kind: str = "auto",
-        observation_noise: bool = False,
-        noise: Any = None,
-    ) -> NDArray[np.float64]:
-        """n joint draws of f at the rows of X: [n, rows] (or [n, rows, outputs]).
-
-        ``kind="joint"`` factorises the joint covariance, ``"pathwise"`` draws functions (linear cost, random
-        features for the prior); ``"auto"`` is joint up to 2,000 rows, of a deep model up to 300.
-        ``observation_noise`` adds the learned noise and, where it is known row by row, ``noise``.
-        """
-        if observation_noise:
-            self._require_noise(noise, "sample(observation_noise=True)")
-        if kind not in ("auto", "joint", "pathwise"):
-            raise ValueError(f"kind must be 'auto', 'joint' or 'pathwise', got {kind!r}")
-        n, x, generator = draws_count(n), self._inputs(X), _generator(seed)
-        require_memory(n, len(x))
-        if kind == "joint" or (kind == "auto" and len(x) <= self.JOINT_ROWS):
-            draws = self._joint_draws(x[None, None], n, generator)
-        else:
-            evaluate = self._path_draws(n, generator)
-            draws = torch.cat([evaluate(part[None, None]) for part in x.split(self._chunk_rows())], -1)
-        draws = self._mixed(draws)  # [n, outputs, rows]
-        if not observation_noise:
-            return self._draws_to_user(draws)
-        density = self._likelihood.bind(self._row_noise(noise, len(x)))
-        values = density.sample(draws.unsqueeze(1), generator)[:, 0]
-        if self.classes is not None:
-            return self.classes[values[:, 0].long().cpu().numpy()]
-        return self._draws_to_user(values)
-
-    def sample_paths(
-        self, n: int = 1, *, seed: int | None = None, num_features: int = 1024
-    ) -> Callable[[Any], NDArray]:
-        """n functions drawn from the posterior: call the result with any rows, as often as you like."""
-        with torch.no_grad():
-            evaluate = self._path_draws(draws_count(n), _generator(seed), num_features)
-
-        @torch.no_grad()
-        def paths(X: Any) -> NDArray[np.float64]:
-            return self._draws_to_user(self._mixed(evaluate(self._inputs(X)[None, None])))
-
-        return paths
-
-    def _mixed(self, draws: Tensor) -> Tensor:
-        """Draws of latent functions [n, latents, rows] as draws of what the likelihood sees."""
-        return draws if self.model.mixing is None else self.model.mixing.mix(draws)
-
-    def _joint_draws(self, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
-        """n joint draws of the latent functions at rows x [1, 1, rows, d]: [n, latents, rows]."""
-        mean, L = root_of_joint(self.posterior, x)
-        xi = torch.randn(n, *mean.shape, generator=generator, dtype=torch.float64).to(x.device)
-        return (mean + (L @ xi.unsqueeze(-1)).squeeze(-1))[:, 0] + self.model.mean(x)[0]
-
-    def _path_draws(
-        self, n: int, generator: torch.Generator, num_features: int = 1024
-    ) -> Callable[[Tensor], Tensor]:
-        """n functions drawn from the posterior: x [1, 1, rows, d] ↦ [n, latents, rows]."""
-        paths = self.posterior.sample_paths(n, generator, num_features)
-        return lambda x: paths(x)[:, 0] + self.model.mean(x)[0]
-
     # -- what was learned ------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -450,54 +340,7 @@ class GP(Fitted):
         """Numbers of q that were learned."""
         return self.model.basis.num_variational_parameters()
 
-    # -- helpers ---------------------------------------------------------------------------------------------
-
-    def _inputs(self, X: Any) -> Tensor:
-        """Rows in scaled units on the model's device, float64."""
-        return self._arriving(X).together()
-
-    def _arriving(self, X: Any) -> Arriving:
-        """The same, for who takes them piece by piece."""
-        matrix = self._rows(X)
-        device = self.model.beta1.device
-        scale = self.x_scaler.on(device)
-        if self.learned is not None:
-            return self._arriving_with_mean(matrix[:, self.columns], device)
-        used = None
-        if not self.columns.all():
-            used = torch.as_tensor(np.flatnonzero(self.columns), device=device)
-
-        def scaled(x: Tensor) -> Tensor:
-            return scale(x if used is None else x[:, used]).clamp_(-FARTHEST, FARTHEST)
-
-        return Arriving(matrix, device, scaled)
-
-    def _arriving_with_mean(self, matrix: NDArray, device: torch.device) -> Arriving:
-        """Rows of the used columns, with what the learned mean says about them behind."""
-        assert self.learned is not None
-        scale, dims = self.x_scaler.on(device), matrix.shape[1]
-        mean = self.learned.at(matrix, device)
-        value = mean.value
-        if self._learned_scale is not None:
-            value = moderate(self.y_scaler.transform(value))
-
-        def scaled(x: Tensor) -> Tensor:
-            return torch.cat([scale(x[:, :dims]), x[:, dims:]], -1).clamp_(-FARTHEST, FARTHEST)
-
-        return Arriving(np.concatenate([matrix, value], 1), device, scaled, beside=mean.spread)
-
-    def _require_noise(self, noise: Any, what: str) -> None:
-        if self.known_noise and noise is None:
-            raise ValueError(f"{what} needs noise=: this model was fitted with known noise, and learned none")
-
-    def _chunk_rows(self, matrices: int = 4) -> int:
-        """Rows at once, where each takes so many numbers for every inducing point."""
-        size = self._points
-        device, memory = self.model.beta1.device, CHUNK_BYTES
-        if device.type == "cuda":
-            memory = min(CUDA_CHUNK_BYTES, torch.cuda.mem_get_info(device)[0] // 4)
-        rows = memory // (8 * matrices * size * self.posterior.mean_weights.shape[-2])
-        return max(256, rows - rows % 256)  # tensor cores want rows of memory that are multiples of 16 bytes
+    # -- units -----------------------------------------------------------------------------------------------
 
     def _mean_to_user(self, mean: Tensor) -> Tensor:
         """[outputs, n] from scaled units to the user's, on the device where it lies."""
@@ -517,26 +360,9 @@ class GP(Fitted):
         scale, shift = (torch.as_tensor(v, device=device) for v in (self.y_scaler.scale, self.y_scaler.shift))
         return scale.unsqueeze(-1), shift.unsqueeze(-1)
 
-    def _draws_to_user(self, draws: Tensor) -> NDArray[np.float64]:
-        if self.classes is not None:  # latent functions, not of the targets' kind
-            values = draws.mT.cpu().numpy()
-            return values[..., 0] if values.shape[-1] == 1 else values
-        draws = draws[..., : len(self.y_scaler.scale), :]  # a log noise behind them is not asked for
-        values = draws.mT.cpu().numpy() * self.y_scaler.scale + self.y_scaler.shift  # [n, rows, outputs]
-        return values[..., 0] if self.single_output else values
-
 
 def _reported(f: Marginals | TotalMarginals) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, residual and explained variance; a variance that was not taken apart counts as explained."""
     if isinstance(f, Marginals):
         return f
     return f.mean, f.variance.new_zeros(()).expand_as(f.variance), f.variance
-
-
-def _generator(seed: int | None) -> torch.Generator:
-    generator = torch.Generator()
-    if (given := require_seed(seed)) is None:
-        generator.seed()
-    else:
-        generator.manual_seed(given)
-    return generator

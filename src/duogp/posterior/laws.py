@@ -66,7 +66,7 @@ class MixtureLaw:
         return centres[which], std, self.weights[which, scale]
 
     def scales(self, k: int, size: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """Draws of r_s for member k, by its weights."""
+        """Draws [*size] of r_s for member k, by its weights."""
         share = self.weights[k] / max(self.weights[k].sum(), LEAST)
         return np.array(LADDER)[rng.choice(len(LADDER), size, p=share)]
 
@@ -95,7 +95,7 @@ class ClassLaw:
 
 
 def bounded_excess(g: Array) -> Array:
-    """g within the logs of `EXCESS_BOUNDS`."""
+    """g [n, outputs] within the logs of `EXCESS_BOUNDS`."""
     return g.clip(*np.log(EXCESS_BOUNDS))
 
 

@@ -99,7 +99,10 @@ class LearnedOnly(Fitted):
     def sample(
         self, X: Any, n: int = 1, *, seed: int | None = None, observation_noise: bool = False, **_: Any
     ) -> NDArray:
-        """Draws of labels, independent from row to row; without noise the log odds, which do not vary."""
+        """Draws of labels, independent from row to row; without noise the log odds, which do not vary.
+
+        X [rows, d]; labels [n, rows], log odds [n, rows], or [n, rows, classes] of more than two classes.
+        """
         n, prediction = draws_count(n), self.predict(X)
         require_memory(n, len(prediction))
         if not observation_noise:

@@ -1,4 +1,4 @@
-"""A GP of the logarithm of a positive target, asked and answering in the units of the target.
+"""A GP of the logarithm of a positive target, with inputs and predictions in the units of the target.
 
     log(y + s) | x ~ N(μ(x), v(x)),    E y = exp(μ + v/2) − s,    Var y = (E y + s)² (eᵛ − 1)
 
@@ -22,7 +22,7 @@ from duogp.posterior.prediction import Prediction
 Array = NDArray[np.float64]
 
 #: How far from the average log target a mean may be, and how large a standard deviation, in units of their
-#: spread: an exponential forgives nothing where the GP extrapolates.
+#: spread: errors of an extrapolating GP grow exponentially.
 MOST_AWAY = 6.0
 MOST_STD = 1.5
 
@@ -40,13 +40,13 @@ class LogUnits(NamedTuple):
         return cls(scale, float(logs.mean()), max(float(logs.std()), 1e-12))
 
     def moments(self, mu: Array, v: Array) -> tuple[Array, Array]:
-        """E y and Var y, kept within what the training targets make credible."""
+        """E y and Var y, each [...] as μ and v, kept within what the training targets make credible."""
         reach = MOST_AWAY * self.spread
         mu = np.clip(mu, self.centre - reach, self.centre + reach)
         return self.scale.moments(mu, np.minimum(v, (MOST_STD * self.spread) ** 2))
 
     def back(self, logs: Array) -> Array:
-        """Draws in the units of y, kept within what is credible likewise."""
+        """Draws [...] in the units of y, kept within what is credible likewise."""
         reach = (MOST_AWAY + 3 * MOST_STD) * self.spread
         return self.scale.back(np.clip(logs, self.centre - reach, self.centre + reach))
 
@@ -91,11 +91,11 @@ class LogTargetGP(GP):
         return cast(Prediction, super().predict(X, noise=noise, in_parts=in_parts, precision=precision))
 
     def predict_mean(self, X: Any) -> Array:
-        """E[y | x]: it takes the variance to know."""
+        """E[y | x] [n] at X [n, d]: it takes the variance to know."""
         return self.predict(X, in_parts=False).mean
 
     def log_density(self, X: Any, y: Any, *, noise: Any = None) -> Array:
-        """log p(y | x, data) of each row; below the support it is that of its edge."""
+        """log p(y | x, data) [n] of rows X [n, d], y [n]; below the support it is that of its edge."""
         logs = self.units.scale.logs(np.asarray(y, dtype=np.float64))
         return super().log_density(X, logs, noise=noise) - logs.reshape(len(logs), -1).sum(1)
 

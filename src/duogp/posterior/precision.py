@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from duogp.bases.many_rows import Precision
+from duogp.bases.many_rows import MATRICES, ManyRows, Precision
 from duogp.errors import NumericalWarning
 from duogp.posterior.prediction import PredictionError
 from duogp.training.threads import full_precision
@@ -38,6 +38,11 @@ class Road(NamedTuple):
     form: Any
     precision: Precision
     error: PredictionError | None = None  # where float32 was asked for
+
+    @property
+    def matrices(self) -> int:
+        """Float64 numbers that a row takes for every inducing point."""
+        return self.form.matrices if isinstance(self.form, ManyRows) else MATRICES
 
 
 def require_precision(precision: str) -> Precision:
@@ -90,7 +95,7 @@ def _largest(difference: Tensor, unit: Tensor) -> float:
 
 
 def comparison_rows(gp: GP) -> NDArray[np.float64]:
-    """Rows in the units of X: inducing points, rows near and between them, and far away."""
+    """Rows [m, d] in the units of X: inducing points, rows near and between them, and far away."""
     rng = np.random.default_rng(0)
     try:
         points = gp.inducing_points

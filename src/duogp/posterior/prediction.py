@@ -54,12 +54,12 @@ class Prediction:
 
     @property
     def function_variance(self) -> Array:
-        """Variance of f, without observation noise."""
+        """Variance of f, without observation noise, [n] or [n, outputs]."""
         return self.residual + self.explained + self.disagreement
 
     @property
     def variance(self) -> Array:
-        """Variance of a new observation."""
+        """Variance of a new observation, [n] or [n, outputs]."""
         return self.residual + self.explained + self.noise + self.disagreement
 
     @property
@@ -68,7 +68,7 @@ class Prediction:
         return np.sqrt(self.variance)
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
-        """The central interval that holds a new observation with the given probability.
+        """Ends (lower, upper), each [n] or [n, outputs], of the central interval of a new observation.
 
         That of a Gaussian with these moments: exact for Gaussian noise, an approximation for other
         likelihoods, which may reach beyond what their targets can be.
@@ -78,7 +78,7 @@ class Prediction:
         return self.mean - half, self.mean + half
 
     def metrics(self, y: Any) -> dict[str, float]:
-        """All metrics of `duogp.metrics` against the targets of the same rows (one output).
+        """All metrics of `duogp.metrics` against the targets y [n] of the same rows (one output).
 
         They judge a Gaussian with these moments; the density of another likelihood is `GP.log_density`.
         """
@@ -111,16 +111,16 @@ class ClassPrediction:
 
     @property
     def labels(self) -> NDArray:
-        """The most probable class of each row."""
+        """The most probable class of each row, [n]."""
         return self.classes[self.probabilities.argmax(-1)]
 
     @property
     def entropy(self) -> Array:
-        """Of the class probabilities, in nats: 0 where the model is certain, log C where it knows nothing."""
+        """Entropy [n] of the class probabilities, in nats: 0 for a certain class, log C if all are equal."""
         return -(self.probabilities * np.log(self.probabilities)).sum(-1)
 
     def metrics(self, y: Any) -> dict[str, float]:
-        """Accuracy, NLL, Brier score and calibration error against the labels of the same rows."""
+        """Accuracy, NLL, Brier score and calibration error against the labels y [n] of the same rows."""
         codes = codes_of(as_labels(y, len(self)), self.classes)
         if (codes < 0).any():
             unknown = np.unique(np.asarray(y)[codes < 0])[:5].tolist()

@@ -168,7 +168,7 @@ class Stack(Fitted):
         return bounded_excess(self.excess.at(rows[:, self.columns], device)[0])
 
     def predict_mean(self, X: Any) -> Array:
-        """The point prediction alone."""
+        """The point prediction alone at X [n, d]: [n] or [n, outputs]."""
         if self.classes is not None:
             raise ValueError("predict_mean is for numbers: this model knows labels, see predict_proba")
         rows = self._rows(X)
@@ -182,7 +182,7 @@ class Stack(Fitted):
         return self._shape(np.stack(found, -1))
 
     def log_density(self, X: Any, y: Any, *, noise: Any = None) -> Array:
-        """log p(y | x, data) of each row (summed over outputs), in the user's units."""
+        """log p(y | x, data) [n] of rows X [n, d], y [n] or [n, outputs] (summed), in the user's units."""
         rows = self._rows(X)
         self.require_noise(noise, "log_density")
         if isinstance(self.law, ClassLaw):
@@ -217,6 +217,7 @@ class Stack(Fitted):
     ) -> NDArray:
         """n joint draws at the rows of X: each is a draw of one member, chosen by its weight.
 
+        X [rows, d]; draws [n, rows] or [n, rows, outputs].
         Draws of a member are recalibrated around its mean, row by row, as its density is.
         """
         n, rows, rng = draws_count(n), self._rows(X), np.random.default_rng(require_seed(seed))
@@ -296,7 +297,7 @@ class Stack(Fitted):
 
     @property
     def inducing_points(self) -> Array:
-        """Of the member with the largest weight."""
+        """Of the member with the largest weight, [M, d]."""
         return self.best.inducing_points
 
     def covariance(self, X: Any) -> Array:

@@ -1,4 +1,4 @@
-"""Statistics of rows in the user's units: three functions for whoever maps and reduces on other machines.
+"""Statistics of rows in the user's units: three functions to map and reduce them on other machines.
 
     sums = reduce(duogp.merge, (duogp.statistics(gp, chunk) for chunk in chunks))
     gp = duogp.solve(gp, sums)
@@ -83,7 +83,7 @@ def scaled_batch(
 
 
 def scaled_on(device: torch.device, x: NDArray, scaler: Scaler) -> Tensor:
-    """`scaler.transform` of float64 rows, computed on a device: the same numbers, three passes sooner."""
+    """`scaler.transform` of float64 rows [n, d], on a device: the same numbers, three passes sooner."""
     return scaler.on(device)(torch.as_tensor(np.ascontiguousarray(x), dtype=torch.float64, device=device))
 
 

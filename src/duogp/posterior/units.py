@@ -33,7 +33,7 @@ class Fitted(Saveable):
 
     @abstractmethod
     def predict(self, X: Any) -> Prediction | ClassPrediction:
-        """Mean and variances of new rows; class probabilities where the targets are labels."""
+        """Mean and variances of new rows X [n, d]; class probabilities where the targets are labels."""
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Class probabilities [n, classes], in the order of `classes`."""
