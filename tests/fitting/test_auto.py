@@ -113,7 +113,16 @@ def test_the_score_of_the_notes_is_that_of_the_rows_held_out():
     X, y = table(900)
     gp = duogp.fit(X[:700], y[:700], "auto", validation=(X[700:], y[700:]), **QUICK)
     expected = -gp.log_density(X[700:], y[700:]).mean()
-    assert gp.history.validation_nll == pytest.approx(expected, abs=1e-6)
+    assert gp.history.validation_nll_y == pytest.approx(expected, abs=1e-6)
+    scaled = expected - np.log(gp.y_scaler.scale[0])
+    assert gp.history.validation_nll == pytest.approx(scaled, abs=1e-6)
+
+
+def test_a_small_table_without_time_leaves_candidates_out_and_says_so():
+    X, y = table(400)
+    gp = duogp.fit(X, y, "auto", time_budget=0.2, random_state=0, device="cpu")
+    assert any("not tried, the time was up" in note for note in gp.history.notes)
+    assert np.isfinite(gp.predict(X[:20]).std).all()
 
 
 def test_the_clock_ends_it_and_the_notes_say_so():
@@ -259,3 +268,16 @@ def test_a_kernel_that_knows_its_rows_by_heart_is_found_out():
     scores = gp.predict(new).metrics(rng.standard_normal(300))
     assert scores["nll"] < 1.6  # of the law that the targets have: 1.42
     assert scores["coverage"] > 0.94  # 0.98; judged by the kernel of all rows: 0.90
+
+
+def test_inputs_of_few_values_do_not_tell_labels_out_of_fold() -> None:
+    """Equal rows are joined; both labels of an input must be left out at once, or predictions go astray."""
+    rng = np.random.default_rng(0)
+    X = (rng.random((900, 5)) < 0.4).astype(float)
+    p = 1.0 / (1.0 + np.exp(3.0 - 2.0 * X[:, 0] - X[:, 1]))
+    y = (rng.random(900) < p).astype(int)
+    model = duogp.GPClassifier(random_state=0).fit(X, y)
+    found = model.predict_proba(X)[:, 1]
+    loss = -np.mean(np.where(y == 1, np.log(found), np.log1p(-found)))
+    best = -np.mean(np.where(y == 1, np.log(p), np.log1p(-p)))
+    assert abs(found.mean() - y.mean()) < 0.03 and loss < best + 0.02

@@ -96,9 +96,11 @@ def test_large_tables_start_on_larger_samples(monkeypatch):
     monkeypatch.setattr("duogp.fitting.training_plan.LARGE_TABLES", {n // 2: n // 8, n: n // 2})
     plan = duogp.plan(X, y, "svgp", num_inducing=5)
     assert f"on {n // 8}, then on {n // 2} of the rows" in str(plan)
-    # The loss of the sample is divided by the rows of the table: a row of the sample must gain as much.
-    for stage in plan.sample_starts:
-        assert stage.training.tolerance * n == pytest.approx(0.01 * stage.rows)
+    # The loss of the sample is divided by the rows of the table: a row of the sample must gain so much.
+    for stage, gain in zip(plan.sample_starts, (0.01, 0.5 * plan.training.tolerance), strict=True):
+        assert stage.training.tolerance * n == pytest.approx(gain * stage.rows)
+    endless = duogp.plan(X, y, "svgp", num_inducing=5, tolerance=0.0)
+    assert all(stage.training.tolerance > 0 for stage in endless.sample_starts)
     large = duogp.fit(X, y, "svgp", num_inducing=5)
     assert f"on a sample of {n // 2} rows" in large.history.notes[-1]
     assert abs(large.history[-1].loss - small.history[-1].loss) < 0.03

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from duogp.inference.closed_form import OptimalQ
+from duogp.inference.optimal_q import OptimalQ
 
 torch_generator = torch.Generator().manual_seed(0)
 MEAN = torch.randn(2, 1, 4, generator=torch_generator, dtype=torch.float64)

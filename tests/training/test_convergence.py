@@ -171,6 +171,35 @@ def test_a_softplus_is_walked_in_units_of_its_logarithm():
     assert steps_of(True) <= steps_of(False)
 
 
+def test_with_the_curvature_of_a_large_sample_single_moves_are_cut():
+    """A number that is told to go far does not shorten the way of the others."""
+    centre = torch.tensor([[0.6, 0.2, -0.2]], dtype=torch.float64)
+
+    def first_step(*, of_large_sample: bool) -> torch.Tensor:
+        p = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
+        curvature = Curvature()
+        optimiser = LBFGS([p], 1)
+        for name, value in optimiser.memory().items():
+            if name in ("steps", "changes", "known"):
+                curvature.pairs[name] = value.clone()
+        for i in range(3):  # three pairs that know the parabola
+            for name in ("steps", "changes"):
+                curvature.pairs[name][0, -1 - i, i] = 1.0
+            curvature.pairs["known"][0, -1 - i] = True
+        curvature.of_large_sample = of_large_sample
+        optimiser.inherit(curvature)
+        for _ in range(2):
+            optimiser.place()
+            p.grad = None
+            loss = 0.5 * (p - centre).square().sum(-1)
+            loss.sum().backward()
+            optimiser.advance(loss.detach(), torch.tensor([False]))
+        return p.detach()[0]
+
+    assert first_step(of_large_sample=True).tolist() == pytest.approx([0.25, 0.2, -0.2])
+    assert first_step(of_large_sample=False).tolist() == pytest.approx([0.25, 0.25 / 3, -0.25 / 3])
+
+
 def test_a_frozen_replicate_stays():
     p = torch.tensor([[-1.2, 1.0], [0.5, -0.5]], dtype=torch.float64, requires_grad=True)
     optimiser = LBFGS([p], 2)
@@ -197,6 +226,33 @@ def test_a_loss_rests_when_its_last_half_gained_too_little():
     assert rest.at[1] == FEWEST_STEPS
     # 1 / k: what the last half gained is what is left
     assert rest.at[0] is not None and 1.0 / rest.at[0] == pytest.approx(0.01, rel=0.05)
+
+
+def test_an_early_rest_needs_a_gain_and_little_promise():
+    """A few trials that led nowhere are no rest, nor a small step where a large one is promised."""
+    falling = [1.0, 0.9, 0.899, 0.898]
+    losses = {"nowhere": [1.0] * 8, "promising": [*falling, 0.897, 0.896], "resting": falling}
+    promises = {"nowhere": 0.0, "promising": 0.1, "resting": 0.001}
+    for name, every in losses.items():
+        rest = Rest(0.01, 1, fewest=4)
+        for step, loss in enumerate(every, 1):
+            rest.update(step, [loss], [promises[name]])
+        assert rest.at == [4 if name == "resting" else None], name
+
+
+def test_what_a_step_promises():
+    """Of a parabola whose curvature is known, all there is to gain."""
+    p = torch.tensor([[3.0, -1.0]], dtype=torch.float64, requires_grad=True)
+    optimiser = LBFGS([p], 1)
+    for _ in range(12):
+        optimiser.place()
+        p.grad = None
+        loss = 0.5 * (p.square() * torch.tensor([1.0, 4.0])).sum(-1)
+        loss.sum().backward()
+        left = optimiser.advance(loss.detach(), torch.tensor([False]))
+        if float(left) < 0.5:
+            break
+    assert float(optimiser.decrement()) == pytest.approx(float(left), rel=0.5)
 
 
 def test_nan_is_not_rest():

@@ -324,8 +324,11 @@ def test_validation_nll_is_that_of_the_predictions():
     X, y = table(60)
     gp = duogp.fit(X[:40], y[:40], "svgp", num_inducing=10, epochs=5, validation=(X[40:], y[40:]))
     # in scaled units; log densities differ by log of the scale
-    expected = -gp.log_density(X[40:], y[40:]).mean() - np.log(gp.y_scaler.scale[0])
+    in_units = -gp.log_density(X[40:], y[40:]).mean()
+    expected = in_units - np.log(gp.y_scaler.scale[0])
     assert gp.history[-1].validation_nll == pytest.approx(expected, rel=1e-6)
+    assert gp.history.validation_nll == pytest.approx(expected, rel=1e-6)
+    assert gp.history.validation_nll_y == pytest.approx(in_units, rel=1e-6)
 
 
 # -- rollbacks -------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from duogp.data.scaling import Scaler
 from duogp.errors import NumericalWarning
 from duogp.fitting.dataset import Dataset
 from duogp.fitting.factories import is_gaussian
@@ -33,6 +34,7 @@ from duogp.fitting.race_closed import ClosedRace
 from duogp.fitting.race_natural import NaturalRace
 from duogp.methods import METHODS
 from duogp.methods.settings import Settings
+from duogp.posterior.log_target import LogTargetGP
 from duogp.posterior.stack import Stack
 from duogp.training import Callback, Checkpoints, History
 
@@ -109,15 +111,26 @@ def _stacked(race: Race, kept: list[Candidate], law: Any, score: float) -> Stack
     members = [c.gp if c.refit is None else c.refit() for c in kept]
     history = History(solver="stack", seconds=time.perf_counter() - race.clock.begun)
     history.records = [r for c in kept for r in getattr(c.gp, "history", History()).records][-1:]
-    if not np.isnan(score):
-        history.validation_nll = -score
+    if not np.isnan(score):  # the log score is that of the target in the user's units
+        history.validation_nll_y = -score
+        history.validation_nll = -score - float(np.log(_target_scale(race, members)).sum())
     labels = [c.label for c in kept]
     made = Stack(members, law, labels=labels, settings=race.settings, history=history, excess=race.excess)
     ranked = sorted(made.weights.items(), key=lambda entry: -entry[1])
-    board = ", ".join(f"{name} {weight:.2f}" for name, weight in ranked)
+    board = ", ".join(f"{weight:.0%} {name}" for name, weight in ranked)
     how = race.in_turn if race.small else f"{rows} rows held out"
-    history.notes = [f"a stack by the log score of {how}: {board}", *race.notes]
+    history.notes = [
+        f"a stack of {len(ranked)} models, its predictive density {board}: "
+        f"the shares with the best log score of {how}",
+        *race.notes,
+    ]
     return made
+
+
+def _target_scale(race: Race, members: list[Any]) -> Array:
+    """What the target was divided by for training, [outputs]; members on the log scale have another."""
+    plain = next((m.y_scaler.scale for m in members if not isinstance(m, LogTargetGP)), None)
+    return Scaler.standard(race.data.target.values).scale if plain is None else plain
 
 
 def _without(law: Any, kept: list[int]) -> Any:

@@ -19,6 +19,7 @@ from duogp.fitting.deep import Architecture
 from duogp.fitting.factories import initial_kernel
 from duogp.fitting.learned import cross_fits, learned_values
 from duogp.fitting.plan import Plan
+from duogp.fused.table import sums_are_enough
 from duogp.kernels import GeneralisedRBF, Scale
 from duogp.kernels.generalised import generalised_points
 from duogp.means import ConstantMean, CrossFit
@@ -52,8 +53,9 @@ CUDA_BYTES, CPU_BYTES = 16 * 2**30, 2**30
 CPU_CHUNK_ROWS = 2048
 #: Nats a row that further steps must gain for float32 products to be enough: they err by 1e-6 to 1e-5.
 QUICK_TOLERANCE = 1e-3
-#: Numbers kept for every row and inducing point by one kernel's features and their gradients (measured).
-FLOATS_PER_FEATURE = 20
+#: Numbers kept for every row and inducing point by one kernel's features and their gradients (measured), and
+#: on a CPU where the bound comes from sums (`fused.collapsed`).
+FLOATS_PER_FEATURE, FLOATS_OF_SUMS = 20, 8
 
 
 class Builder:
@@ -86,26 +88,31 @@ class Builder:
     ) -> Model:
         """Every replicate of a method, the plan's by default, at its start.
 
-        ``extra``: its second set of points [R, 1, E, d]; ``rows``: its rows [R, n]; the plan's otherwise.
+        ``extra``: its second set of points [R, 1, E, d]; ``rows``: its rows [R, n]; the plan's otherwise. Of
+        rows there may be several sets for every replicate, one after the other: [R copies, n].
         """
         method = self.plan.method if method is None else method
         extra = self.extra if extra is None else extra
         rows = self.rows if rows is None else rows
         points_are_rows = method.recipe.points_are_rows
+        copies = rows.shape[0] // self.rows.shape[0]
+        betas = self.betas.repeat_interleave(copies, 0)
         model = build_model(
             method,
             self.settings,
-            inducing=self.inducing.clone(),
-            extra=None if extra is None else extra.clone(),
+            inducing=self.inducing.repeat_interleave(copies, 0),
+            extra=None if extra is None else extra.repeat_interleave(copies, 0),
             outputs=self.table.y.shape[1],
             num_data=rows.shape[1],
-            beta1=self.betas[:, 0],
-            beta2=self.betas[:, 1],
+            beta1=betas[:, 0],
+            beta2=betas[:, 1],
             omega=self.plan.omega,
             fixed_noise=self.table.noise is not None,
-            spread=self.spread,
+            spread=self.spread.repeat_interleave(copies, 0),
             generators=[
-                torch.Generator().set_state(state) for state in self._states for _ in range(self.grid)
+                torch.Generator().set_state(state)
+                for state in self._states
+                for _ in range(self.grid * copies)
             ],
             classes=self.data.num_classes,
             rows=self.table.gather(rows) if points_are_rows else None,
@@ -264,9 +271,10 @@ class Builder:
             block = self.settings.omega_block or min(1024, max(128, model.basis.q.size))
             return n if self.plan.omega == "full" else min(n, block)
         points = sum(p.shape[-2] for name, p in model.basis.named_parameters() if name.endswith("inducing"))
-        kernels = len(model.basis.kernels())
-        row_bytes = 8 * FLOATS_PER_FEATURE * kernels * points * model.replicates * model.likelihood_outputs
-        if self.settings.torch_device.type == "cpu":
+        kernels, on_cpu = len(model.basis.kernels()), self.settings.torch_device.type == "cpu"
+        floats = FLOATS_OF_SUMS if on_cpu and sums_are_enough(model) else FLOATS_PER_FEATURE
+        row_bytes = 8 * floats * kernels * points * model.replicates * model.likelihood_outputs
+        if on_cpu:
             return n if n * row_bytes <= CPU_BYTES else min(n, CPU_CHUNK_ROWS)
         free, _ = torch.cuda.mem_get_info(self.settings.torch_device)
         return max(min(n, min(CUDA_BYTES, free // 2) // row_bytes), 256)
@@ -287,7 +295,7 @@ def _scalers(data: Dataset, plan: Plan) -> tuple[list[Scaler], list[Scaler]]:
 def make_scaler(
     A: NDArray, kind: bool | str, weights: NDArray | None = None, unscaled: Collection[int] = ()
 ) -> Scaler:
-    """The scaler of training rows A; columns ``unscaled`` (category codes) are left as they are."""
+    """The scaler of training rows A [n, d], weights [n]; columns ``unscaled`` (category codes) are left."""
     if not kind:
         return Scaler.identity(A.shape[1])
     if kind in ("minmax", "cube"):

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from duogp.data.columns import informative_columns
-from duogp.data.rows import Rows, hold_out
+from duogp.data.rows import Rows, groups_of_inputs, hold_out
 from duogp.errors import DataWarning
 from duogp.fitting.dataset import Dataset
 from duogp.fitting.factories import initial_kernel, make_likelihood
@@ -213,7 +213,11 @@ def _split(
     size = min(round(fraction * n), n - 2)
     if size < 1:
         return np.stack(data.rows), None
-    parts = [hold_out(part, size, seed) for part, seed in zip(data.rows, data.seeds, strict=True)]
+    groups = groups_of_inputs(data.X, data.weights)
+    parts = [
+        hold_out(part, size, seed, None if groups is None else groups[part])
+        for part, seed in zip(data.rows, data.seeds, strict=True)
+    ]
     train, held_out = (np.stack(rows) for rows in zip(*parts, strict=True))
     return train, held_out
 
@@ -235,7 +239,7 @@ def why_validation(method: Method, settings: Settings, n: int) -> str | None:
 
 
 def used_columns(data: Dataset, settings: Settings, train: Rows) -> NDArray[np.bool_]:
-    """Columns that vary, with a warning for the others; all of them for a kernel object."""
+    """Mask [d] of the columns that vary, with a warning for the others; all of them for a kernel object."""
     used = np.ones(data.X.shape[1], dtype=bool)
     if isinstance(settings.kernel, str):  # a kernel object counts on the columns it was made for
         used = informative_columns(data.X[train.reshape(-1)])

@@ -25,6 +25,7 @@ from duogp.fitting.builder import Builder
 from duogp.fitting.dataset import Dataset
 from duogp.fitting.learned import cross_fits, learned_spec
 from duogp.fitting.plan import Plan, make_plan
+from duogp.inference.leave_one_out import LeftOut
 from duogp.means.crossfit import CrossFit
 from duogp.methods import METHODS
 from duogp.methods.settings import Settings, as_list
@@ -45,6 +46,7 @@ class Candidate:
     refit: Callable[[], Any] | None = None  # the same model with all rows in its q(u)
     builder: Builder | None = None
     model: Model | None = None
+    left: LeftOut | None = None  # of its own rows, scaled, by the leave-one-out formula
 
 
 class Verdict(NamedTuple):
@@ -169,7 +171,7 @@ class Race(ABC):
         hurried = any(fit.hurried for fit in cross_fits(self.data, plan, self.clock.until(share)))
         seconds = self.rules.regrow_cost * (time.perf_counter() - begun)
         if hurried:
-            self.notes.append(f"{name}: they stopped growing: the time was up")
+            self.notes.append(f"{name}: growing stopped early: the time was up")
         elif self._regrows(plan) and seconds < self.regrow_share * self.clock.seconds:
             self.regrown[name] = seconds
             self.clock.reserve_for_means(sum(self.regrown.values()))
@@ -212,7 +214,7 @@ class Race(ABC):
         return p.mean.reshape(len(rows), -1), p.variance.reshape(len(rows), -1)
 
     def rows_judged(self, found: list[Candidate]) -> NDArray[np.intp]:
-        """The rows that candidates are judged by: those held out, or all of them."""
+        """Numbers [k] of the rows that candidates are judged by: those held out, or all of them."""
         plan = next(c.builder.plan for c in found if c.builder is not None)
         return plan.train[0] if plan.validation is None else plan.validation[0]
 

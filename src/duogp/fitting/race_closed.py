@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from duogp.fitting.builder import Builder, start_from, take_prior
 from duogp.fitting.dataset import Dataset
@@ -27,7 +28,7 @@ from duogp.inference.leave_one_out import LeftOut, leave_one_out
 from duogp.means.crossfit import CrossFit, Goal, cross_fit
 from duogp.methods import METHODS
 from duogp.methods.settings import BY_DIMENSION, Settings
-from duogp.models.model import Model
+from duogp.models.model import Model, take_replicate
 from duogp.posterior.gp import GP
 from duogp.posterior.laws import EXCESS_BOUNDS, bounded_excess
 from duogp.posterior.log_target import LogUnits
@@ -57,8 +58,12 @@ class ClosedRace(Race):
             own["lengthscale_prior"] = BY_DIMENSION  # few rows say nothing about the columns that hardly vary
         self.settings = self.settings.but(**own)
         self.logs = log_scale_of(data, self.rules.least_skew)
+        self.after_training = 0.0  # seconds that a small candidate took after its last step
         if self.small and "mean" not in given and data.X.shape[1] <= self.rules.ridge_columns:
             self.means.append("ridge")  # what a line says, a kernel of few rows says worse
+        of_rows = self.rules.stacking_pace * (self.n if self.small else self.num_held)
+        laws = len(self.planned()) * (1 if self.logs is None else 2)
+        self.clock.reserved += laws * (self.rules.stacking_seconds + of_rows)
 
     def planned(self) -> list[str]:
         also = [] if self.logs is None else [f"{name} {OF_LOGS}" for name in super().planned()]
@@ -122,8 +127,13 @@ class ClosedRace(Race):
                 race.grow_trees(plans[j], self.rules.trees_share * (j + 1) / len(scales))
             for j, (race, own) in enumerate(racing):
                 left = len(racing) * (len(self.means) - i) - j
-                allowed = (self.clock.until(end) - time.perf_counter()) / left
-                own.append(race._closed_form(plans[j], label(race.method, mean), max(allowed, 0.5)))
+                ahead = self.clock.until(end) - time.perf_counter()
+                allowed = ahead / left - race.after_training
+                name = label(race.method, mean)
+                if i > 0 and ahead < race.after_training + self.rules.least_seconds:
+                    self.notes.append(f"{name} {race.title}".strip() + ": not tried, the time was up")
+                    continue
+                own.append(race._closed_form(plans[j], name, max(allowed, self.rules.least_seconds)))
         return found
 
     def _near_the_best(
@@ -149,13 +159,14 @@ class ClosedRace(Race):
         return in_target_units(candidate, self.units)
 
     def _closed_form(self, plan: Plan, name: str, seconds: float) -> Candidate:
+        end = time.perf_counter() + seconds
         builder = Builder(self.data, plan)
         model = builder.model()
-        history = self._train(builder, model, seconds, name)
+        halves = self.small and self._is_judged_by_halves(builder)
+        history, factors = self._train(builder, model, seconds * (0.5 if halves else 1.0), name)
         self.note(name, history)
         if self.small:
-            left = self._left_out(builder, model, name)
-            return Candidate(name, builder.fitted(model, history), left, None, builder, model)
+            return self._small(builder, model, history, name, factors, end if halves else None)
         begun = time.perf_counter()
         gp = builder.fitted(model, history)
         held = self.moments(gp, plan)
@@ -167,12 +178,12 @@ class ClosedRace(Race):
             if self.data.validation_rows is not None:
                 return gp
             if not affordable:
-                self.notes.append(f"{name}: the rows held out stayed outside: the time was too short")
+                self.notes.append(
+                    f"{name}: trained without the rows held out: the time was too short to add them"
+                )
                 return gp
             if float(model.likelihood.noise().detach().min()) < self.rules.least_noise:  # type: ignore[operator]
-                self.notes.append(
-                    f"{name}: almost without noise, it stays as the rows held out have judged it"
-                )
+                self.notes.append(f"{name}: trained without the rows held out: its noise is close to zero")
                 return gp
             self.regrow(builder)
             self._solve_for_all(builder, model, held[0])
@@ -180,10 +191,33 @@ class ClosedRace(Race):
 
         return Candidate(name, gp, held, refit, builder, model)
 
-    def _train(self, builder: Builder, model: Model, seconds: float, name: str) -> History:
-        """Steps on a sample where there are many rows, then on all rows, if there is time for a few."""
+    def _small(
+        self, builder: Builder, model: Model, history: History, name: str, factors: Any, end: float | None
+    ) -> Candidate:
+        """A candidate of a small table, which every row has judged in its turn.
+
+        ``end``: until when halves of the rows may learn kernels to be judged by; None without halves.
+        """
+        begun = time.perf_counter()
+        if factors is None:
+            with torch.no_grad():
+                factors = model.factors()
+        left = leave_one_out(model, builder.table.gather(builder.rows), factors)
+        gp = builder.fitted(model, history).freeze(factors)
+        self.after_training += time.perf_counter() - begun
+        if end is not None and end - time.perf_counter() < self.rules.least_seconds:
+            self.notes.append(f"{name} {self.title}".strip() + ": judged by its own kernel, the time was up")
+            end = None
+        held = self._left_out(builder, left, name, end)
+        return Candidate(name, gp, held, None, builder, model, left)
+
+    def _train(self, builder: Builder, model: Model, seconds: float, name: str) -> tuple[History, Any]:
+        """Steps on a sample where there are many rows, then on all rows, if there is time for a few.
+
+        With the history come the factors of the model, or None where they are not at hand.
+        """
         rules, plan, training = self.rules, builder.plan, builder.plan.training
-        begun, curvature = time.perf_counter(), Curvature()
+        begun, curvature, self.after_training = time.perf_counter(), Curvature(), 0.0
         if plan.sample_starts:
             sampled = replace(
                 plan.sample_starts[0].training, seconds=rules.sample_share * seconds, follows_clock=False
@@ -197,63 +231,81 @@ class ClosedRace(Race):
             sizes = [rules.exact_sample] if builder.n <= most else [rules.exact_sample, most]
             start, history = exact_on_samples(self, builder, sizes, rules.sample_share * seconds, name)
             start_from(start, model)
-            if builder.n > most:  # steps on all rows are too dear
-                settle(model, builder.problem(model))
-                history.notes.append(f"its kernel is that of {most} rows")
-                return history
+            if builder.n > most:  # steps on all rows take too long
+                solving = time.perf_counter()
+                factors = settle(model, builder.problem(model))
+                self.after_training = time.perf_counter() - solving
+                history.notes.append(f"its kernel was learned on {most} of the rows")
+                return history, factors
             training = replace(training, fewest_steps=10, check_every=5)
         seconds = max(seconds - (time.perf_counter() - begun), 0.1)
         if plan.sample_starts and rules.fewest_whole_steps * self.pace * builder.n > seconds:
             some = self.affordable_rows(seconds)
             settle(model, builder.closed_form(model, sample=some))
-            own = "" if some is None else f" and its q(u) that of {some}"
+            own = "" if some is None else f", its q(u) on {some}"
             history.notes.append(
-                f"its kernel is that of {SAMPLE_ROWS} rows{own}: the time was too short for all"
+                f"its kernel was learned on {SAMPLE_ROWS} of the rows{own}: the time was too short for all"
             )
-            return history
+            return history, None
         training = replace(training, seconds=seconds, follows_clock=False)
         problem, slot = builder.problem(model), self.slot(name)
         (history,) = train(model, problem, training, None, self.callbacks, slot, curvature)
-        return history
+        return history, None
 
     def affordable_rows(self, seconds: float) -> int | None:
         """How many rows a step may have that takes so long; None where that is all of them."""
         some = int(seconds / self.pace) if self.pace > 0 else self.n
         return None if some >= self.n else max(some, SAMPLE_ROWS)
 
-    def _left_out(self, builder: Builder, model: Model, name: str) -> tuple[Array, Array]:
+    def _is_judged_by_halves(self, builder: Builder) -> bool:
+        """Whether its kernel is that of all rows, and so many that a half of them learns one too."""
+        exact = builder.plan.method.recipe.points_are_rows
+        return exact and self.rules.least_halves <= builder.n < 2 * self.rules.exact_sample
+
+    def _left_out(self, builder: Builder, left: LeftOut, name: str, end: float | None) -> tuple[Array, Array]:
         """Moments of every row by the leave-one-out formula, [n, outputs] in the user's units.
 
         A kernel learned from a row knows it, and where columns are many it knows it by heart. An exact GP
         whose kernel is that of all rows is judged by two others, each learned from a half of the rows: a
-        row is left out under the kernel that has not seen it.
+        row is left out under the kernel that has not seen it. ``end``: until when they learn.
         """
         y = builder.y_scalers[0]
-        left = leave_one_out(model, builder.table.gather(builder.rows))
-        if model.basis.points_are_rows and self.rules.least_halves <= builder.n < 2 * self.rules.exact_sample:
-            left = self._left_out_by_halves(builder, left, name)
+        if end is not None:
+            left = self._left_out_by_halves(builder, left, name, end)
         mean = y.inverse(left.mean[0].mT.double().cpu().numpy())
         variance = left.variance[0].mT.double().cpu().numpy() * y.scale**2
         return mean, variance
 
-    def _left_out_by_halves(self, builder: Builder, left: LeftOut, name: str) -> LeftOut:
+    def _left_out_by_halves(self, builder: Builder, left: LeftOut, name: str, end: float) -> LeftOut:
         order = np.random.default_rng(self.data.seeds[0]).permutation(builder.n)
         halves = np.array_split(order, 2)
         mean, variance = left.mean.clone(), left.variance.clone()
-        for k, (judged, learned) in enumerate((halves, halves[::-1])):
-            rows = builder.rows[:, torch.as_tensor(np.sort(learned), device=builder.rows.device)]
-            seconds = max(self.clock.left / 4, 0.1)
-            kernel, _ = exact_on_rows(self, builder, rows, seconds, f"{name} half {k}")
+        for judged, kernel in zip(halves, self._kernels_of(builder, halves[::-1], name, end), strict=True):
             model = builder.model()
             take_prior(kernel, model)
-            settle(model, builder.problem(model))
-            own = leave_one_out(model, builder.table.gather(builder.rows))
+            factors = settle(model, builder.problem(model))
+            own = leave_one_out(model, builder.table.gather(builder.rows), factors)
             which = torch.as_tensor(judged, device=mean.device)
             mean[..., which], variance[..., which] = own.mean[..., which], own.variance[..., which]
         return LeftOut(mean, variance)
 
+    def _kernels_of(
+        self, builder: Builder, parts: Sequence[NDArray[np.intp]], name: str, end: float
+    ) -> list[Model]:
+        """Exact GPs on parts of the rows; parts of one size are trained at once, in less time."""
+        rows = [builder.rows[:, torch.as_tensor(np.sort(p), device=builder.rows.device)] for p in parts]
+        if len({own.shape for own in rows}) == 1:
+            seconds = max(end - time.perf_counter(), self.rules.least_seconds)
+            model, _ = exact_on_rows(self, builder, torch.cat(rows), seconds, f"{name} halves")
+            return [take_replicate(model, k) for k in range(len(rows))]
+        found = []
+        for k, own in enumerate(rows):
+            seconds = max((end - time.perf_counter()) / (len(rows) - k), self.rules.least_seconds)
+            found.append(exact_on_rows(self, builder, own, seconds, f"{name} half {k}")[0])
+        return found
+
     def _solve_for_all(self, builder: Builder, model: Model, before: Array) -> None:
-        """q(u) of all rows, unless it knows the rows held out worse than before: then numbers went astray."""
+        """q(u) of all rows, unless its squared error on the rows held out has grown (ill-conditioning)."""
         y, kept = builder.y_scalers[0], {n: t.clone() for n, t in model.state_dict().items()}
         settle(model, builder.closed_form(model, with_validation=True))
         batch = builder.validation()
@@ -263,7 +315,7 @@ class ClosedRace(Race):
         target = y.inverse(batch.y[0].mT.double().cpu().numpy())
         if not np.square(mean - target).mean() <= np.square(before - target).mean():
             model.load_state_dict(kept)
-            self.notes.append("the rows held out stayed outside: q(u) of all rows was no better on them")
+            self.notes.append("trained without the rows held out: q(u) of all rows was no better on them")
 
     def _excess(self, best: Candidate) -> CrossFit | None:
         """The log of how much larger squared errors are than the best candidate's variances."""
@@ -271,11 +323,15 @@ class ClosedRace(Race):
         builder = best.builder
         if builder.n < self.rules.excess_rows or self.data.noise is not None:
             return None
+        allowed = min(self.rules.excess_share * self.clock.seconds, self.clock.left)
+        if allowed < self.rules.least_seconds:
+            self.notes.append("the log excess was not learned: the time was up")
+            return None
         squares = []
         few = builder.rows[:, : self.rules.most_excess_rows]
-        for rows in few.split(4096, 1):
+        for rows in few.split(4096 if best.left is None else builder.n, 1):
             batch = builder.table.gather(rows)
-            left = leave_one_out(best.model, batch)
+            left = leave_one_out(best.model, batch) if best.left is None else best.left
             squares.append(((batch.y - left.mean).square() / left.variance)[0].double().cpu())
         square = torch.cat(squares, -1).mT.numpy().clip(*EXCESS_BOUNDS)
         plan = builder.plan
@@ -287,7 +343,7 @@ class ClosedRace(Race):
             Goal("positive", outputs=square.shape[1]),
             weights=self.row_weights(train_rows),
             seed=self.data.seeds[0],
-            deadline=time.perf_counter() + self.rules.excess_share * self.clock.seconds,
+            deadline=time.perf_counter() + allowed,
         )
 
     def _nll(self, candidate: Candidate) -> float:

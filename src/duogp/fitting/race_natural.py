@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from duogp.data.rows import groups_of_inputs
 from duogp.fitting.builder import Builder
 from duogp.fitting.dataset import Dataset
 from duogp.fitting.learned import cross_fits
@@ -128,7 +129,8 @@ class NaturalRace(Race):
         data = self.data
         rows = plan.train[0]
         labels = data.target.values[rows, 0] if data.num_classes is not None else None
-        fold = assign_folds(labels, len(rows), self.rules.folds, data.seeds[0])
+        groups = groups_of_inputs(data.X[rows], data.weights)
+        fold = assign_folds(labels, len(rows), self.rules.folds, data.seeds[0], groups)
         folds = int(fold.max()) + 1
         size = len(rows) - int(np.bincount(fold).max())
         parts = [rows[fold != k][:size] for k in range(folds)]

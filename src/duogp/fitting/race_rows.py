@@ -129,9 +129,10 @@ def exact_on_samples(
 def exact_on_rows(
     race: Race, builder: Builder, rows: Tensor, seconds: float, name: str, starts: Sequence[Model] = ()
 ) -> tuple[Model, History]:
-    """An exact GP on the given training rows [R, n].
+    """An exact GP on the given training rows [1, n]; of [R, n] as many, trained at once.
 
-    ``starts``: models of the same kernel; that of most evidence on these rows is where it begins.
+    The history is that of the first. ``starts``: models of the same kernel; that of most evidence on these
+    rows is where it begins.
     """
     model = builder.model(METHODS["exact"], rows=rows)
     problem = Evidence(model, builder.table, rows)
@@ -139,7 +140,7 @@ def exact_on_rows(
     if starts:
         take_prior(max(starts, key=lambda start: _evidence(start, model, problem)), model)
         training = replace(training, fewest_steps=10, check_every=5)  # it is nearly there
-    (history,) = train(model, problem, training, slot=race.slot(name))
+    history, *_ = train(model, problem, training, slot=race.slot(name))
     return model, history
 
 

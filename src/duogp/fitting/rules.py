@@ -50,6 +50,11 @@ class Rules:
     # -- time
     #: Seconds unless told otherwise, which only large tables need: steps and trees end by themselves.
     seconds: float = 55.0
+    #: Fewest seconds that are worth a training.
+    least_seconds: float = 0.1
+    #: Seconds that the law of the stack takes, about: for a candidate, and for each row of it.
+    stacking_seconds: float = 0.02
+    stacking_pace: float = 3e-5
     #: Shares of the time: trees, closed forms, the log excess; the rest is for predictive methods.
     trees_share: float = 0.3
     closed_share: float = 0.35
@@ -64,7 +69,7 @@ class Rules:
     #: Of the time, for bagged trees of classes; rows up to which they and logistic regression are candidates.
     learned_share: float = 0.12
     most_learned_rows: int = 100_000
-    #: Nats a row that more steps of a candidate must gain: a stack forgives more than a single model.
+    #: Nats a row that more steps of a candidate must gain: a stack tolerates members that are not converged.
     tolerance: float = 0.01
     #: More points than these are rows, not centres of k-means.
     most_centres: int = 1000

@@ -21,7 +21,7 @@ def closed_form_obstacle(method: Method, settings: Settings) -> str | None:
     if not method.q_class.has_closed_form:
         return f"the covariance of {method.name!r} is {method.q_name}"
     if method.has_network:
-        return f"{method.name!r} trains a network, which a solved q(u) lets overfit"
+        return f"{method.name!r} trains a network, which overfits if q(u) is solved for at every step"
     if method.is_deep:
         return f"{method.name!r} has hidden layers, through which nothing is quadratic"
     if settings.num_latents is not None:

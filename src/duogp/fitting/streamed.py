@@ -28,7 +28,7 @@ from duogp.fitting.plan import Plan, make_plan, why_validation
 from duogp.fitting.solver import choose_solver, closed_form_obstacle
 from duogp.fitting.streamed_rows import StreamedRows
 from duogp.fitting.table import Slots, is_auto, no_slots, start
-from duogp.fitting.training_plan import after_large_sample, started_on_large_sample
+from duogp.fitting.training_plan import on_all_rows, on_larger_sample, started_on_large_sample
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings, as_list
 from duogp.models.deep import DeepModel
@@ -171,7 +171,7 @@ def _trained(
     if closed:
         training = plan.training
         if started_on_large_sample(plan.sample_starts):
-            training = after_large_sample(training)
+            training = on_larger_sample(training)
         slot = slots("sample")
         found = train(model, builder.closed_form(model), training, watched, slot=slot, curvature=curvature)
         begun.histories.append(found)
@@ -229,7 +229,7 @@ def _on_sample(rows: StreamedRows, method: Method) -> tuple[Builder, Plan]:
 def _passes(plan: Plan, settings: Settings) -> TrainingPlan:
     """How long to train on all rows; a step is an evaluation. Reading files cannot be captured."""
     return replace(
-        after_large_sample(plan.training),
+        on_all_rows(plan.training),
         epochs=settings.steps or settings.epochs or MOST_EVALUATIONS,
         tolerance=settings.tolerance,
         steps=None,

@@ -168,12 +168,12 @@ def _given(part: NDArray | None) -> NDArray:
 
 
 def for_validation(chunk: Chunk, *, fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Rows that are held out; rows of no weight count nowhere."""
+    """Mask [n] of the rows that are held out; rows of no weight count nowhere."""
     return _of_weight(chunk) & below(row_hashes(chunk, seed), fraction)
 
 
 def for_training(chunk: Chunk, *, fraction: float, seed: int) -> NDArray[np.bool_]:
-    """All other rows."""
+    """Mask [n] of all other rows."""
     if not fraction:
         return _of_weight(chunk)
     return _of_weight(chunk) & ~below(row_hashes(chunk, seed), fraction)

@@ -17,7 +17,7 @@ from duogp.fitting.checks import check_settings
 from duogp.fitting.dataset import Dataset, with_seed
 from duogp.fitting.identity import identity_of
 from duogp.fitting.plan import Plan, make_plan
-from duogp.fitting.training_plan import after_large_sample, started_on_large_sample
+from duogp.fitting.training_plan import is_large_sample, on_all_rows, started_on_large_sample
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings
 from duogp.models.model import Model
@@ -113,7 +113,7 @@ def fit_replicates(
     checkpoint_steps: int | None = None,
     **settings: Any,
 ) -> list[GP]:
-    """Fit one model to each set of rows of one table (splits, bootstrap samples), all trained at once.
+    """Fit one model to each set of rows of one table X [n, d], y [n] (splits, bootstrap samples) at once.
 
     The sets must be of one size. Each model has its own scaling, inducing points, history and seed
     (``random_states``; otherwise ``random_state`` and the numbers after it), so that it is, up to rounding,
@@ -151,7 +151,7 @@ def plan(
     sample_weight: Any = None,
     **settings: Any,
 ) -> Plan | StackPlan:
-    """What `duogp.fit` would do with these arguments, and why; nothing is trained.
+    """What `duogp.fit` would do with X [n, d], y [n] and these arguments, and why; nothing is trained.
 
     Print it: ``print(duogp.plan(X, y, "dcsvgp"))``. For ``"auto"`` it is a `StackPlan`.
     """
@@ -189,7 +189,7 @@ def fit_plan(
     problem = builder.problem(model)
     training = _rest_of(plan.training, begun.histories)
     if started_on_large_sample(plan.sample_starts):
-        training = after_large_sample(training)
+        training = on_all_rows(training)
     histories = train(
         model, problem, training, builder.validation(), callbacks, slots("main"), begun.curvature
     )
@@ -257,6 +257,7 @@ def start(builder: Builder, model: Model, plan: Plan, slots: Slots = no_slots) -
         # The loss of a sample is divided by all rows.
         more = plan.sample_starts[k + 1].rows if k + 1 < len(plan.sample_starts) else builder.n
         begun.curvature.scale(more / stage.rows)
+        begun.curvature.of_large_sample = is_large_sample(stage)
     return begun
 
 

@@ -34,8 +34,12 @@ SAMPLE_ROWS, MOST_SAMPLE_ROWS, SAMPLE_TOLERANCE = 2000, 5000, 0.01
 #: Tables of so many rows start on a larger sample, to the end, and then on a larger one still; then few steps
 #: on all rows are enough. What p numbers have learned from k rows and not from all is about p / 2k a row.
 LARGE_TABLES = {200_000: 20_000, 1_000_000: 200_000}
-#: Steps on more rows before the loss may be called at rest, and between looks at it, after such a start.
+#: What a row of the larger sample must gain, in units of the tolerance on all rows.
+LARGER_SAMPLE = 0.5
+#: Steps on more rows before the loss may be called at rest, and between looks at it, after such a start: on a
+#: larger sample, and on all rows, where ten steps of that sample cost as much as one.
 FEWEST_STEPS, CHECK_EVERY = 10, 5
+FEWEST_WHOLE_STEPS, CHECK_WHOLE_EVERY = 6, 1
 #: Of the weights of networks, unless the user says otherwise.
 WEIGHT_DECAY = 1e-4
 
@@ -114,18 +118,34 @@ def make_sample_starts(method: Method, training: TrainingPlan, n: int) -> tuple[
         return (Stage(rows, replace(on_sample, tolerance=tolerance)),)
     # A row of the sample gains as much; the loss is that of all n rows.
     sizes = [rows for least, rows in LARGE_TABLES.items() if n >= least]
-    stages = [Stage(rows, replace(on_sample, tolerance=tolerance * rows / n)) for rows in sizes]
-    return (stages[0], *(Stage(rows, after_large_sample(later)) for rows, later in stages[1:]))
+    first, *larger = sizes
+    stages = [Stage(rows, on_larger_sample(on_sample, rows / n)) for rows in larger]
+    return (Stage(first, replace(on_sample, tolerance=tolerance * first / n)), *stages)
 
 
-def after_large_sample(training: TrainingPlan) -> TrainingPlan:
-    """Training that goes on where a large sample led to: it may end early."""
-    return replace(training, fewest_steps=FEWEST_STEPS, check_every=CHECK_EVERY)
+def on_larger_sample(training: TrainingPlan, share: float = 1.0) -> TrainingPlan:
+    """Training on a larger sample, of a share of the rows, that goes on where a large one led to.
+
+    It may end early, but nearer to its end than the training on all rows: what is gained here is gained there
+    as well, and costs less.
+    """
+    tolerance = LARGER_SAMPLE * (training.tolerance or SAMPLE_TOLERANCE) * share
+    return replace(training, tolerance=tolerance, fewest_steps=FEWEST_STEPS, check_every=CHECK_EVERY)
+
+
+def on_all_rows(training: TrainingPlan) -> TrainingPlan:
+    """Training on all rows that goes on where a large sample led to: it may end earlier still."""
+    return replace(training, fewest_steps=FEWEST_WHOLE_STEPS, check_every=CHECK_WHOLE_EVERY)
+
+
+def is_large_sample(stage: Stage) -> bool:
+    """Whether this is a sample of the size that large tables have."""
+    return stage.rows >= min(LARGE_TABLES.values())
 
 
 def started_on_large_sample(stages: Sequence[Stage]) -> bool:
-    """Whether the last stage before all rows was a sample of the size that large tables have."""
-    return bool(stages) and stages[-1].rows >= min(LARGE_TABLES.values())
+    """Whether the last stage before all rows was such a sample."""
+    return bool(stages) and is_large_sample(stages[-1])
 
 
 def make_warm_start(

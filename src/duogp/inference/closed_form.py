@@ -16,6 +16,7 @@ depends on the sums alone, is the leader's to differentiate.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -25,10 +26,11 @@ from torch import Tensor
 from duogp.bases.marginals import Features, Mismatch, RowMismatch
 from duogp.fused import collapsed
 from duogp.fused.table import sums_are_enough
+from duogp.inference.optimal_q import Optimum
 from duogp.models.model import Batch, Model
 from duogp.numerics.factorisation import lower_root_of_inverse
 from duogp.numerics.groups import Group
-from duogp.variational import DiagonalQ, PointQ, Q, ShrunkQ
+from duogp.variational import Q, ShrunkQ
 
 
 class Statistics(NamedTuple):
@@ -58,107 +60,8 @@ class Statistics(NamedTuple):
         )
 
 
-class _QuadraticForm(torch.autograd.Function):
-    """φᵀAφ of each column for a constant symmetric A: one product forward, none backward."""
-
-    @staticmethod
-    def forward(ctx: Any, phi: Tensor, A: Tensor) -> Tensor:
-        product = A @ phi
-        ctx.save_for_backward(product)
-        return (phi * product).sum(-2)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        (product,) = ctx.saved_tensors
-        return 2 * g.unsqueeze(-2) * product, None
-
-
-class OptimalQ(Q):
-    """q at its closed-form optimum: constants, so that gradients flow through the features only."""
-
-    mean: Tensor  # type: ignore[assignment]
-    S: Tensor | None
-
-    def __init__(self, mean: Tensor, root: Tensor | None, log_det: Tensor, like: Q) -> None:
-        torch.nn.Module.__init__(self)
-        covariance = None if root is None else root @ root.mT
-        self._root = root
-        self.register_buffer("mean", mean)
-        self.register_buffer("S", covariance)
-        self._log_det = log_det
-        self.size = mean.shape[-1] if covariance is None else covariance.shape[-1]
-        self.is_gaussian = like.is_gaussian
-        self.unwhitened = like.unwhitened
-
-    def root(self) -> Tensor:
-        return self.mean.new_zeros(*self.mean.shape, self.size) if self._root is None else self._root
-
-    def variance_of(self, phi: Tensor) -> Tensor:
-        return (
-            torch.zeros_like(phi[..., 0, :]) if self.S is None else _QuadraticForm.apply(phi, self.S.to(phi))
-        )
-
-    def mean_of(self, phi: Tensor) -> Tensor:
-        return (self.mean.to(phi).unsqueeze(-2) @ phi).squeeze(-2)
-
-    def second_moment(self, W: Tensor) -> Tensor:
-        mean_part = (W @ self.mean.to(W).unsqueeze(-1)).square().sum((-2, -1))
-        return mean_part if self.S is None else mean_part + _QuadraticForm.apply(W.mT, self.S.to(W)).sum(-1)
-
-    def spread(self, D: Tensor) -> Tensor:
-        mean = D @ self.mean.to(D).unsqueeze(-1)
-        return mean if self._root is None else torch.cat([D @ self._root.to(D), mean], -1)
-
-    def log_det(self) -> Tensor:
-        return self._log_det
-
-    def trace(self) -> Tensor:
-        return (
-            torch.zeros_like(self._log_det) if self.S is None else self.S.diagonal(dim1=-2, dim2=-1).sum(-1)
-        )
-
-    def penalty(self) -> Tensor:
-        return super().penalty() if self.is_gaussian else 0.5 * self.mean.square().sum(-1)
-
-    def penalty_against(self, V: Tensor, half_log_det_prior: Tensor) -> Tensor:
-        return (
-            super().penalty_against(V, half_log_det_prior)
-            if self.is_gaussian
-            else 0.5 * self.second_moment(V)
-        )
-
-
-class Optimum(NamedTuple):
-    """N(mean, root rootᵀ), root lower triangular."""
-
-    mean: Tensor
-    root: Tensor
-
-    def as_q(self, like: Q) -> OptimalQ:
-        """Constants of the same family as a model's q, block by block: full, mean field, a point."""
-        if isinstance(like, PointQ):
-            return OptimalQ(self.mean, None, torch.zeros_like(self.mean[..., 0]), like)
-        root = self.root.new_zeros(self.root.shape)
-        log_det = torch.zeros_like(self.mean[..., 0])
-        for block, s in like.parts():
-            own = self.root[..., s, s]
-            if isinstance(block, PointQ):  # no covariance, and no entropy in the sum of penalties
-                log_det = log_det - block.size
-                continue
-            if isinstance(block, DiagonalQ):
-                std = torch.cholesky_inverse(own).diagonal(dim1=-2, dim2=-1).rsqrt()
-                own = torch.diag_embed(std)
-            root[..., s, s] = own
-            if isinstance(block, ShrunkQ):
-                log_det = log_det + block.log_det()
-            else:
-                log_det = log_det + 2 * own.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return OptimalQ(self.mean, root, log_det, like)
-
-
 def row_weights(model: Model, batch: Batch, features: Features) -> Tensor:
-    """Λ: the precision with which a row speaks about ψᵀu, [R, latent, n]."""
+    """Λ: the precision of a row as an observation of ψᵀu, [R, latent, n]."""
     noise = model.likelihood.bind(batch.noise).noise  # type: ignore[attr-defined]
     if not model.objective.has_closed_form:
         raise ValueError(f"the objective {model.objective} is not quadratic in q(u): it has no closed form")
@@ -226,6 +129,14 @@ def optimum(model: Model, factors: Any, stats: Statistics) -> Optimum:
     return Optimum(mean, root)
 
 
+class Evaluated(NamedTuple):
+    """An evaluation of the bound: its loss, where it was made, and the optimum that it found."""
+
+    loss: float
+    at: Tensor
+    best: Optimum
+
+
 class CollapsedObjective:
     """The collapsed bound per datum and its gradient, over chunks of rows.
 
@@ -252,6 +163,7 @@ class CollapsedObjective:
             raise ValueError("Ω (beta2) couples the rows of a chunk: it is not possible on streamed rows")
         self.omega_scale = model.basis.collapsed_omega_scale(1 if count is None else count)
         self.single = count == 1 and self.group.world == 1
+        self._lowest: Evaluated | None = None  # of the evaluations so far, where one is worth remembering
 
     def backward(self) -> Tensor:
         """Accumulate gradients; return the loss per datum [R]."""
@@ -302,16 +214,21 @@ class CollapsedObjective:
         sums = total.leaves()
         data = collapsed.weighed(model, own, sums, by_row=by_row)
         gram = data.precision()
-        q = optimum(model, own, Statistics(gram, gram, data.moment.detach(), None)).as_q(model.basis.q)
+        best = optimum(model, own, Statistics(gram, gram, data.moment.detach(), None))
+        q = best.as_q(model.basis.q)
         loss = data.loss(q.mean, q.S) / model.num_data + self._shared_loss(own, q)
+        if not quick:
+            self._remember(loss, best)
         loss.sum().backward(inputs=None if leads else [s for s in sums if s is not None])
-        centre = collapsed.centre_of(model, own, q.mean)
+        centre, parts = collapsed.centre_of(model, own, q.mean), collapsed.sides(model, own)
+        whitened = kept is not None or quick or parts[0].factor.L_inv.dtype != torch.float64
+        pull = collapsed.Pullback(sums, centre, parts, whitened=whitened)
         for chunk in self.chunks:
             rows = collapsed.ChunkSums(model, chunk(), own, quick=quick) if kept is None else kept
-            rows.backward(sums, centre)
+            rows.backward(pull)
             del rows
         if leads:
-            collapsed.backward_to_factors(sums, collapsed.sides(model, own))
+            collapsed.backward_to_factors(sums, parts)
         outputs = [t for t in _tensors(factors) if t.requires_grad]
         torch.autograd.backward(outputs, [_gradient(leaf) for leaf in leaves if leaf.requires_grad])
         return loss.detach()
@@ -331,9 +248,22 @@ class CollapsedObjective:
             p.grad = gradient
         return found
 
+    def _remember(self, loss: Tensor, best: Optimum) -> None:
+        """Keep the optimum of the lowest loss: training ends there, and its q(u) needs no pass of its own.
+
+        Not on a GPU, which would have to be asked, nor of replicates, whose lowest losses come one by one.
+        """
+        if loss.is_cuda or len(loss) > 1 or self.group.world > 1:
+            return
+        value = float(loss.detach())
+        if math.isfinite(value) and (self._lowest is None or value <= self._lowest.loss):
+            self._lowest = Evaluated(value, _state(self.model), best)
+
     @torch.no_grad()
     def solve(self, factors: Any | None = None) -> Optimum:
         """The optimal q at the current hyperparameters."""
+        if factors is None and self._lowest is not None and torch.equal(self._lowest.at, _state(self.model)):
+            return self._lowest.best
         factors = self.model.factors() if factors is None else factors
         if sums_are_enough(self.model):
             sums, _, by_row = self._sums(factors)
@@ -403,6 +333,14 @@ class CollapsedObjective:
     def _shared_loss(self, factors: Any, q: Q) -> Tensor:
         model = self.model
         return (model.beta1 * model.basis.kl(factors, q).sum(-1) - model.prior()) / model.num_data
+
+
+@torch.no_grad()
+def _state(model: Model) -> Tensor:
+    """Everything that an optimum depends on beside the rows, as one vector: all but q itself."""
+    of_q = {id(t) for t in (*model.basis.q.parameters(), *model.basis.q.buffers())}
+    every = (t for t in (*model.parameters(), *model.buffers()) if id(t) not in of_q)
+    return torch.cat([t.reshape(-1).double() for t in every])
 
 
 def _tensors(factors: Any) -> list[Tensor]:

@@ -1,6 +1,6 @@
 """Predictions for every training row as if it had not been there, from one solved q(u).
 
-A row i speaks about f(xᵢ) with precision Λᵢ = wᵢ/s², so taking it away is a downdate of rank one. With the
+Row i observes f(xᵢ) with precision Λᵢ = wᵢ/s², so removing it is a downdate of rank one. With the
 variance vᵢ that q(u) explains there and hᵢ = Λᵢvᵢ,
 
     v₋ᵢ = vᵢ / (1 − hᵢ),      μ₋ᵢ = yᵢ − (yᵢ − μᵢ) / (1 − hᵢ)
@@ -11,12 +11,13 @@ the exact GP, for which this is the classical formula.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from duogp.models.model import Batch, Model
+from duogp.numerics.factorisation import Factor
 
 #: hᵢ stays this far from one: a row that alone decides the function there predicts nothing without itself.
 LEAST = 1e-6
@@ -30,14 +31,14 @@ class LeftOut(NamedTuple):
 
 
 @torch.no_grad()
-def leave_one_out(model: Model, batch: Batch) -> LeftOut:
+def leave_one_out(model: Model, batch: Batch, factors: Any | None = None) -> LeftOut:
     """For a model whose q(u) is the closed-form optimum on the rows of the batch.
 
-    An exact GP must have been conditioned on these rows, in this order.
+    An exact GP must have been conditioned on these rows, in this order. ``factors``: the model's, if known.
     """
     if model.basis.points_are_rows:
-        return _exact(model, batch)
-    f = model.marginals(batch.x)
+        return _exact(model, batch, model.factors() if factors is None else factors)
+    f = model.marginals(batch.x, factors)
     mean, residual, explained = torch.broadcast_tensors(*f)
     noise = model.likelihood.bind(batch.noise).noise  # type: ignore[attr-defined]
     weight = 1.0 if batch.weight is None else batch.weight.unsqueeze(-2)
@@ -46,12 +47,11 @@ def leave_one_out(model: Model, batch: Batch) -> LeftOut:
     return LeftOut(batch.y - error, residual.clamp_min(0) + explained / left + noise)
 
 
-def _exact(model: Model, batch: Batch) -> LeftOut:
+def _exact(model: Model, batch: Batch, factors: Factor) -> LeftOut:
     """With C = K + noise: yᵢ − μ₋ᵢ = [C⁻¹(y − μ₀)]ᵢ / [C⁻¹]ᵢᵢ and the variance is 1/[C⁻¹]ᵢᵢ.
 
     The same numbers, without the difference 1 − hᵢ, which has no digits left where there is little noise.
     """
-    factors = model.factors()
     white = factors.L_inv  # C⁻¹ = LᵀL with L its rows
     target = (batch.y - model.mean(batch.x.unsqueeze(-3))).to(white)
     precision = white.square().sum(-2)

@@ -1,7 +1,7 @@
 """Natural steps for means that a covariance does not belong to: γ of ORTH and hybrid, u and v of SOLVE-GP.
 
 Let g be the gradient of the loss (the negative objective, summed over the data), w_i = 2 ∂loss/∂explained_i
-the precision with which row i speaks (1/s² for a Gaussian ELBO). Then, in the coordinates of each basis
+the precision of row i (1/s² for a Gaussian ELBO). Then, in the coordinates of each basis
 (MATH §3.2, §11 B10):
 
     exact      m_v ← m_v − τ g_v                       whitened, metric I; ORTH as two blocks
@@ -207,7 +207,7 @@ class JointMeans(MeanRule):
 
 
 def make_mean_rule(name: str, basis: Basis, num_data: Tensor, beta1: Tensor) -> MeanRule | None:
-    """The rule of that name for this basis; None where Adam keeps the mean."""
+    """The rule of that name for this basis; None where Adam keeps the mean. N and β₁ [R]."""
     if name not in MEAN_RULES:
         raise ValueError(f"the mean rule must be one of {', '.join(MEAN_RULES)}, got {name!r}")
     if name == "adam":

@@ -30,7 +30,10 @@ from duogp.variational import CholeskyQ
 
 
 def covariance_gradient(root: Tensor, root_gradient: Tensor) -> Tensor:
-    """g_S from that of a Cholesky factor R of S:  sym(R⁻ᵀ Φ(RᵀgR) R⁻¹), Φ = tril with halved diagonal."""
+    """g_S from that of a Cholesky factor R of S:  sym(R⁻ᵀ Φ(RᵀgR) R⁻¹), Φ = tril with halved diagonal.
+
+    Each [..., M, M].
+    """
     P = torch.tril(root.mT @ root_gradient)
     P.diagonal(dim1=-2, dim2=-1).mul_(0.5)
     inverse = inverse_of_lower(root)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from duogp.inference import closed_form
-from duogp.inference.closed_form import Optimum
+from duogp.inference.optimal_q import Optimum
 from duogp.likelihoods.gaussian import LOG_2PI
 from duogp.models.model import Batch, Model
 

@@ -26,10 +26,11 @@ class Adam:
         self.count = torch.zeros((), dtype=torch.float32, device=self.parameters[0].device)
         self.first = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.second = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
-        self._groups: dict[tuple[torch.dtype, float], list[int]] = {}
+        groups: dict[tuple[torch.dtype, float], list[int]] = {}
         for i, p in enumerate(self.parameters):
             decay = 0.0 if decays is None else decays[i]
-            self._groups.setdefault((p.dtype, decay), []).append(i)
+            groups.setdefault((p.dtype, decay), []).append(i)
+        self._groups = [(decay, members) for (_, decay), members in groups.items()]
 
     def zero_grad(self) -> None:
         for p in self.parameters:
@@ -38,7 +39,7 @@ class Adam:
     @torch.no_grad()
     def step(self) -> None:
         self.count += 1
-        for (_, decay), members in self._groups.items():
+        for decay, members in self._groups:
             moved = [i for i in members if self.parameters[i].grad is not None]
             if not moved:
                 continue

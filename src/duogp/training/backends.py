@@ -97,7 +97,11 @@ class StepBackend:
         """Replicates that shall move no more, [R]; where that is possible."""
 
     def given_up(self) -> Tensor | None:
-        """Replicates that find no way down, [R]; None where nobody knows."""
+        """Replicates without a descent direction, [R]; None for solvers that do not report it."""
+        return None
+
+    def promised(self) -> Tensor | None:
+        """What the next step promises to gain, [R]; None where nobody knows."""
         return None
 
     def inherit(self, curvature: Curvature) -> None:
@@ -150,6 +154,9 @@ class QuasiNewton(StepBackend):
 
     def given_up(self) -> Tensor | None:
         return self.lbfgs.given_up
+
+    def promised(self) -> Tensor | None:
+        return self.lbfgs.decrement()
 
     def inherit(self, curvature: Curvature) -> None:
         self.lbfgs.inherit(curvature)

@@ -41,7 +41,7 @@ class Feed(Protocol):
         """Make the tensors those of step i of this epoch."""
 
     def batch(self, tensors: Mapping[str, Tensor]) -> Batch:
-        """The scaled rows of the step; a function of the tensors alone."""
+        """The scaled rows of the step, x [R, n, d] and y [R, outputs, n]; a function of the tensors alone."""
         ...
 
 
@@ -68,9 +68,9 @@ class Table:
 
     def gather(self, rows: Tensor) -> Batch:
         """The scaled rows [R, n] of every replicate."""
-        x, y = self.x[rows], self.y[rows]
-        noise = None if self.noise is None else self.noise[rows]  # [R, n, outputs]
-        weight = None if self.weight is None else self.weight[rows].to(self.dtype)
+        x, y = taken(self.x, rows), taken(self.y, rows)
+        noise = None if self.noise is None else taken(self.noise, rows)  # [R, n, outputs]
+        weight = None if self.weight is None else taken(self.weight, rows).to(self.dtype)
         if self.scaling is not None:
             x = (x - self.scaling.x_shift) / self.scaling.x_scale
             y = (y - self.scaling.y_shift) / self.scaling.y_scale
@@ -80,6 +80,13 @@ class Table:
             x = torch.cat([x, self.learned[replicate, rows].to(x.dtype)], -1)
         noise = None if noise is None else noise.mT.to(self.dtype)
         return Batch(x.to(self.dtype), y.mT.to(self.dtype), noise, weight)
+
+
+def taken(values: Tensor, rows: Tensor) -> Tensor:
+    """values[rows] for rows [R, n]; on a CPU the general indexing takes five times as long."""
+    if rows.is_cuda:
+        return values[rows]
+    return values.index_select(0, rows.reshape(-1)).view(*rows.shape, *values.shape[1:])
 
 
 class Minibatches:
@@ -152,11 +159,11 @@ class TableFeed:
         self.rows.copy_(self._epoch[step])
 
     def batch(self, tensors: Mapping[str, Tensor]) -> Batch:
-        """The rows of the present step, gathered from the table."""
+        """The rows of the present step, x [R, n, d] and y [R, outputs, n], gathered from the table."""
         columns: dict[str, Any] = {name: t for name, t in tensors.items() if name != "rows"}
         return replace(self.table, **columns).gather(tensors["rows"])
 
 
 def chunks(table: Table, rows: Tensor, size: int) -> list[Callable[[], Batch]]:
-    """All rows in consecutive pieces of at most ``size``, each gathered when it is asked for."""
+    """All rows [R, n] in consecutive pieces of at most ``size``, each gathered when it is asked for."""
     return [lambda part=part: table.gather(part) for part in rows.split(size, dim=1)]  # type: ignore[misc]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from duogp.saveable import Plottable
 
@@ -16,20 +19,27 @@ class Record:
     epoch: int
     loss: float  # negative objective per datum, mean over the epoch's steps
     seconds: float  # since the start of training
-    validation_nll: float | None = None
+    validation_nll: float | None = None  # of the scaled target
     learning_rate: float | None = None
 
 
 @dataclass(repr=False)
 class History(Plottable):
-    """The course of one fit."""
+    """The course of one fit, of a single method or of a stack.
+
+    ``validation_nll``: negative log density per row of the rows held out, after training, for the target as
+    it was scaled for training; it compares with ``validation_nll`` of the records. ``validation_nll_y``: the
+    same number for the target in the user's units; it compares with ``-gp.log_density(X, y).mean()`` and
+    between models of one table. They differ by Σ log(scale) over the outputs, and are equal for classes.
+    """
 
     records: list[Record] = field(default_factory=list)
     solver: str = ""
     best_epoch: int | None = None
-    validation_nll: float | None = None  # of the state that training left
+    validation_nll: float | None = None
+    validation_nll_y: float | None = None
     stopped_early: bool = False
-    converged: bool | None = None  # None: nobody asked, the number of steps was given
+    converged: bool | None = None  # None: not tested, since the number of steps was given
     rollbacks: int = 0
     jitter: float | None = None
     seconds: float = 0.0
@@ -52,6 +62,15 @@ class History(Plottable):
         """One column of the records, e.g. ``history.series("loss")``."""
         return [getattr(record, name) for record in self.records]
 
+    def in_units_of(self, scale: NDArray[np.float64]) -> Self:
+        """This history, with ``validation_nll_y`` filled in from ``validation_nll``.
+
+        ``scale`` [outputs]: what the target was divided by; p(y) = p(y / scale) / scale for every output.
+        """
+        if self.validation_nll is not None and self.validation_nll_y is None:
+            self.validation_nll_y = self.validation_nll + float(np.log(scale).sum())
+        return self
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, a list for each column of the records."""
         columns = {name: self.series(name) for name in ("epoch", "loss", "validation_nll", "seconds")}
@@ -61,6 +80,7 @@ class History(Plottable):
             "solver": self.solver,
             "best_epoch": self.best_epoch,
             "best_validation_nll": self.validation_nll,
+            "best_validation_nll_y": self.validation_nll_y,
             "stopped_early": self.stopped_early,
             "converged": self.converged,
             "rollbacks": self.rollbacks,

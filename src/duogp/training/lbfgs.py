@@ -51,10 +51,15 @@ class Curvature:
 
     A sample of the rows bends the loss as all rows do: who begins with its pairs takes long steps at once
     (kin40k, 10,000 rows after 5,000, 300 points: ten evaluations gain .033 a row instead of .027).
+
+    ``of_large_sample``: it is nearly that of all rows. Then steps that are too long in a few numbers are cut
+    in these alone, and are not shortened as a whole (houseelectric, 200,000 rows after 20,000, 500 points:
+    three evaluations gain as much as six).
     """
 
     def __init__(self) -> None:
         self.pairs: dict[str, Tensor] = {}
+        self.of_large_sample = False
 
     def scale(self, factor: float) -> None:
         """Turn it into that of a loss so many times as large."""
@@ -76,6 +81,7 @@ class LBFGS:
         marks = [torch.full((size,), id(p) in marked) for p, size in of_parameters]
         self._bent = torch.cat(marks).to(device)
         self.frozen = torch.zeros(replicates, dtype=torch.bool, device=device)  # those that move no more
+        self.cuts_moves = False  # of single numbers, see `Curvature`
         self.restart()
 
     def restart(self) -> None:
@@ -117,6 +123,7 @@ class LBFGS:
             {name: p.shape for name, p in pairs.items()} for pairs in (self._pairs(), curvature.pairs)
         )
         if own == found:
+            self.cuts_moves = curvature.of_large_sample
             for name, value in self._pairs().items():
                 setattr(self, name, curvature.pairs[name].to(value, copy=True))
 
@@ -127,6 +134,11 @@ class LBFGS:
         """Begin anew where somebody else has moved the parameters."""
         if not torch.equal(self._flat(self.parameters), self._written):
             self.restart()
+
+    @torch.no_grad()
+    def decrement(self) -> Tensor:
+        """½ gᵀHg [R]: what a whole step from the best points would gain, were the loss as the pairs say."""
+        return -0.5 * self._dot(self.gradient, self._direction())
 
     @torch.no_grad()
     def place(self) -> None:
@@ -177,6 +189,10 @@ class LBFGS:
     def _turn(self, new: Tensor) -> None:
         """A new direction for those replicates."""
         direction = self._direction()
+        if self.cuts_moves:
+            most = LONGEST_MOVE * self.x.clamp_min(1.0)
+            known = self.known.any(-1)[:, None]
+            direction = torch.where(known, direction.clamp(-most, most), direction)
         slope = self._dot(self.gradient, direction)
         upward = slope >= 0
         direction = torch.where(upward[:, None], -self.gradient, direction)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -251,7 +252,8 @@ class Run:
                 self.unlooked = torch.zeros_like(total), 0
             return self.plateau.ended
         if self.rest is not None and self.plan.tolerance > 0 and self.step % self.check_every == 0:
-            self.rest.update(self.step, loss.tolist())
+            promised = self.backend.promised() if self.step < FEWEST_STEPS else None
+            self.rest.update(self.step, loss.tolist(), None if promised is None else promised.tolist())
             found = self.backend.given_up()
             for r, lost in enumerate([] if found is None else found.tolist()):
                 if lost and not self.rest.reached[r]:
@@ -384,8 +386,8 @@ def natural_gradient(model: Model, rate: float, mean_rule: str) -> NaturalGradie
 
 
 @torch.no_grad()
-def settle(model: Model, problem: Problem | None = None, guard: Guard | None = None) -> None:
-    """Leave with jitter under which the final state factorises and the final q(u) is finite.
+def settle(model: Model, problem: Problem | None = None, guard: Guard | None = None) -> Any:
+    """Leave with jitter under which the final state factorises and the final q(u) is finite: its factors.
 
     ``problem``: what solves for q(u); None: q(u) stays.
     """
@@ -393,9 +395,9 @@ def settle(model: Model, problem: Problem | None = None, guard: Guard | None = N
     restored = False
     while True:
         failed.zero_()
+        factors = model.factors()
         if problem is not None:
-            problem.finish()
-        model.factors()
+            problem.finish(factors)
         bad = failed.clone()
         failed.zero_()
         for p in model.basis.q.parameters():
@@ -403,7 +405,7 @@ def settle(model: Model, problem: Problem | None = None, guard: Guard | None = N
         if problem is not None:
             bad = problem.group.add([bad.double()])[0] > 0
         if not bool(bad.any()):
-            return
+            return factors
         if not bool((bad & (model.numerics.jitter.squeeze(-1) >= MAX_JITTER)).any()):
             model.numerics.raise_jitter(bad)
             if guard is not None:
@@ -412,4 +414,4 @@ def settle(model: Model, problem: Problem | None = None, guard: Guard | None = N
             guard.restore()
             restored = True
         else:
-            return
+            return factors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -51,8 +51,8 @@ class Problem(ABC):
     def backward(self) -> Tensor:
         """Accumulate gradients and return the loss per datum [R], detached."""
 
-    def finish(self) -> None:
-        """Called once with the final hyperparameters."""
+    def finish(self, factors: Any | None = None) -> None:
+        """Called with the final hyperparameters; ``factors``: those of the model, where they are known."""
 
     def compile(self, wanted: bool = True) -> None:
         """Have the mathematics of later steps compiled, or no more, where `can_compile`."""
@@ -133,8 +133,8 @@ class ClosedForm(Problem):
     def backward(self) -> Tensor:
         return self.objective.backward()
 
-    def finish(self) -> None:
-        best = self.objective.solve()
+    def finish(self, factors: Any | None = None) -> None:
+        best = self.objective.solve(factors)
         self.model.basis.q.set_(best.mean, best.root)
 
 
@@ -158,12 +158,12 @@ class Evidence(ClosedForm):
         return loss.detach()
 
     def _loss(self) -> Tensor:
-        evidence = self.basis.log_evidence(self._target(), self.model.factors())
+        evidence = self.basis.quick_log_evidence(self._target(), self.model.numerics)
         return -(evidence + self.model.prior()) / self.model.num_data
 
     @torch.no_grad()
-    def finish(self) -> None:
-        self.basis.condition(self._target(), self.model.factors())
+    def finish(self, factors: Any | None = None) -> None:
+        self.basis.condition(self._target(), self.model.factors() if factors is None else factors)
 
     def _target(self) -> Tensor:
         return self.batch.y - self.model.mean(self.batch.x.unsqueeze(-3))

@@ -49,6 +49,7 @@ FIELDS: dict[type, dict[str, tuple[type, ...]]] = {
         "solver": (str,),
         "best_epoch": (int, NoneType),
         "validation_nll": (float, NoneType),
+        "validation_nll_y": (float, NoneType),
         "stopped_early": (bool,),
         "converged": (bool, NoneType),
         "rollbacks": (int,),

@@ -41,7 +41,7 @@ class ShrunkQ(Q):
         return self.epsilon**0.5 * phi
 
     def log_det(self) -> Tensor:
-        """log|S|; at ε = 0, where it is −∞, the value with which the penalty is zero."""
+        """log|S| [R, latent]; at ε = 0, where it is −∞, the value with which the penalty is zero."""
         value = self.size * math.log(self.epsilon) if self.epsilon else -self.size
         return self.mean.new_full(self.mean.shape[:-1], value)
 
@@ -49,7 +49,7 @@ class ShrunkQ(Q):
         return 0
 
     def set_(self, mean: Tensor, root: Tensor) -> None:
-        """Nothing to set."""
+        """Nothing to set: mean [..., M] and root [..., M, M] are not read."""
 
 
 class BlockQ(Q):
@@ -90,7 +90,7 @@ class BlockQ(Q):
         return torch.cat([p.expand(*shape, *p.shape[-2:]) for p in parts], -2)
 
     def bind(self, factor: Factor, points: Tensor) -> Q:
-        """The first block stands on the points."""
+        """The first block stands on the points [R, 1, M, d]."""
         first, *others = self
         bound = first.bind(factor, points)
         return self if bound is first else BlockQ(bound, *others)

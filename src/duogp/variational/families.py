@@ -64,39 +64,42 @@ class Q(nn.Module):
         """Multiply the standard deviations by a factor, where they are parameters."""
 
     def mean_of(self, phi: Tensor) -> Tensor:
-        """φᵀ m."""
+        """φᵀ m [..., n] of features φ [..., M, n]."""
         return project(phi, self.mean)
 
     def variance_of(self, phi: Tensor) -> Tensor:
-        """φᵀ S φ."""
+        """The diagonal of φᵀ S φ, [..., n], of features φ [..., M, n]."""
         return norm2(self.root_of(phi))
 
     def root_of(self, phi: Tensor) -> Tensor:
-        """L_Sᵀ φ, whose squared column norms are φᵀSφ."""
+        """L_Sᵀ φ [..., M, n], whose squared column norms are φᵀSφ, of features φ [..., M, n]."""
         self._missing()
 
     def root(self) -> Tensor:
-        """L_S with L_S L_Sᵀ = S, dense."""
+        """L_S [..., M, M] with L_S L_Sᵀ = S, dense."""
         self._missing()
 
     def log_det(self) -> Tensor:
-        """log|S|."""
+        """log|S|, [...]."""
         self._missing()
 
     def second_moment(self, W: Tensor) -> Tensor:
-        """‖W L_S‖² + ‖W m‖² = tr W (S + m mᵀ) Wᵀ."""
+        """‖W L_S‖² + ‖W m‖² = tr W (S + m mᵀ) Wᵀ, [...], of W [..., k, M]."""
         return (W @ self.root()).square().sum((-2, -1)) + (W @ self.mean.unsqueeze(-1)).square().sum((-2, -1))
 
     def spread(self, D: Tensor) -> Tensor:
-        """[D L_S, D m], so that ‖spread‖² = tr D(S + mmᵀ)Dᵀ."""
+        """[D L_S, D m], [..., n, M + 1] of D [..., n, M], so that ‖spread‖² = tr D(S + mmᵀ)Dᵀ."""
         return torch.cat([D @ self.root().to(D), D @ self.mean.to(D).unsqueeze(-1)], -1)
 
     def penalty(self) -> Tensor:
-        """KL(m, S ‖ I) = ½ [tr S + mᵀm − log|S| − M]."""
+        """KL(m, S ‖ I) = ½ [tr S + mᵀm − log|S| − M], of each latent function: [..., latent]."""
         return 0.5 * (self.trace() + self.mean.square().sum(-1) - self.log_det() - self.size)
 
     def penalty_against(self, V: Tensor, half_log_det_prior: Tensor) -> Tensor:
-        """KL(m, S ‖ P), VᵀV = P⁻¹:  ½ [‖V L_S‖² + ‖V m‖² − log|S| + log|P| − M]."""
+        """KL(m, S ‖ P), VᵀV = P⁻¹:  ½ [‖V L_S‖² + ‖V m‖² − log|S| + log|P| − M].
+
+        V [..., M, M], ½ log|P| and the result [...], one for each latent function.
+        """
         return 0.5 * (self.second_moment(V) - self.log_det() - self.size) + half_log_det_prior
 
     def trace(self) -> Tensor:
@@ -113,7 +116,7 @@ class Q(nn.Module):
         self._missing()
 
     def set_(self, mean: Tensor, root: Tensor) -> None:
-        """Write N(mean, root rootᵀ), or what the family has nearest to it."""
+        """Write N(mean, root rootᵀ), mean [..., M], root [..., M, M], or the nearest of the family."""
         self._missing()
 
     def parts(self) -> list[tuple[Q, slice]]:
@@ -121,7 +124,7 @@ class Q(nn.Module):
         return [(self, slice(0, self.size))]
 
     def bind(self, factor: Factor, points: Tensor) -> Q:
-        """This q at the inducing points of the moment; itself, unless its covariance depends on them."""
+        """This q at the inducing points [R, 1, M, d] of the moment; itself, unless S depends on them."""
         return self
 
     def _missing(self) -> NoReturn:
@@ -131,7 +134,7 @@ class Q(nn.Module):
         )
 
     def log_density_offset(self, half_log_det: Tensor) -> Tensor:
-        """What −log p(u) has beyond ½ mᵀm: ½ log|K_Z| + (M/2) log 2π."""
+        """What −log p(u) has beyond ½ mᵀm: ½ log|K_Z| + (M/2) log 2π, [R, latent] as ½ log|K_Z|."""
         return half_log_det + 0.5 * self.mean.shape[-1] * math.log(2 * math.pi)
 
 
@@ -158,7 +161,7 @@ class CholeskyQ(Q):
         return self.raw_root.tril()
 
     def penalty(self, root: Tensor | None = None) -> Tensor:
-        """KL(m, S ‖ I); ``root``: that of the moment, where it is at hand."""
+        """KL(m, S ‖ I), [R, latent]; ``root`` [R, latent, M, M]: that of the moment, where it is at hand."""
         trace = (self.root() if root is None else root).square().sum((-2, -1))
         return 0.5 * (trace + self.mean.square().sum(-1) - self.log_det() - self.size)
 
@@ -240,7 +243,10 @@ class DiagonalQ(Q):
 
     @torch.no_grad()
     def set_(self, mean: Tensor, root: Tensor) -> None:
-        """The mean-field q nearest in KL(q‖·) to N(mean, root rootᵀ): precisions match on the diagonal."""
+        """The mean-field q nearest in KL(q‖·) to N(mean, root rootᵀ): precisions match on the diagonal.
+
+        mean [..., M], root [..., M, M] lower triangular.
+        """
         precision = torch.cholesky_inverse(root).diagonal(dim1=-2, dim2=-1)
         self.mean.copy_(mean)
         self.std.copy_(precision.rsqrt())

@@ -100,7 +100,7 @@ class RidgeQ(Q):
 
     @torch.no_grad()
     def set_(self, mean: Tensor, root: Tensor) -> None:
-        """The mean; the covariance is what the points make it."""
+        """The mean [..., M]; the covariance is what the points make it."""
         self.mean.copy_(mean)
 
 
