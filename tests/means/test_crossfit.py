@@ -112,6 +112,15 @@ def test_folds_are_even_and_hold_every_class():
     assert assign_folds(None, 3, 5, seed=0).max() == 2  # no more folds than rows
 
 
+def test_groups_share_a_fold_unless_one_class_would_be_left():
+    groups = np.repeat(np.arange(30), 4)
+    fold = assign_folds(None, 120, 5, 0, groups)
+    assert all(len(set(fold[groups == g])) == 1 for g in range(30)) and fold.max() == 4
+    labels = np.repeat([0, 1], 60)
+    two = assign_folds(labels, 120, 5, 0, labels)  # without either group there is one class
+    assert two.max() == 4 and all(len(set(labels[two != k])) == 2 for k in range(5))
+
+
 def test_a_class_that_a_fold_has_not_seen_has_a_small_probability():
     y = np.zeros((60, 1))
     y[:20] = 1

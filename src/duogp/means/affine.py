@@ -49,7 +49,10 @@ class Affine:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Tensor], inputs: int) -> Affine:
-        """A map of saved arrays; a ValueError where they are none."""
+        """A map of saved arrays; a ValueError where they are none.
+
+        weight [d, outputs], bias [outputs], shift [d], scale [d].
+        """
         if arrays.keys() != {"weight", "bias", "shift", "scale"}:
             raise ValueError("an affine map has the arrays weight, bias, shift and scale")
         weight = arrays["weight"]
@@ -69,7 +72,10 @@ class Logistic:
     strength: float = 1.0
 
     def fit(self, X: NDArray, y: NDArray, classes: int, weights: NDArray | None) -> Affine:
-        """Fitted to labels y from 0 to classes − 1: log odds of the second class, or logits of each."""
+        """Fitted to labels y from 0 to classes − 1: log odds of the second class, or logits of each.
+
+        X [n, d], y [n], weights [n] or None.
+        """
         from sklearn.linear_model import LogisticRegression
 
         rows, shift, scale = _standardised(X)

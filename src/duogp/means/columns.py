@@ -24,7 +24,10 @@ def is_wide(n: int, inputs: int) -> bool:
 
 
 def telling_columns(X: NDArray, y: NDArray, is_label: bool) -> NDArray[np.intp]:
-    """The columns with the largest correlation with the target, or with any of its labels, in order."""
+    """The columns with the largest correlation with the target, or with any of its labels, in order.
+
+    X [n, d], y [n]; their numbers [k], k ≤ `KEPT`.
+    """
     targets = (y[:, None] == np.unique(y)).astype(np.float64) if is_label else y[:, None].astype(np.float64)
     targets = targets - targets.mean(0)
     targets /= np.abs(targets).max(0).clip(np.finfo(np.float64).tiny)

@@ -7,7 +7,7 @@ it, and a new row the average of all K:
     training    μ(xᵢ) = t₋ₖ₍ᵢ₎(xᵢ)             new rows    μ(x) = t̄(x) = (1/K) Σₖ tₖ(x)
 
 in the space of the latent function: log odds for classes, log rates for counts, logs of positive numbers. The
-spread of the K models at x, s²(x) = Σₖ (tₖ(x) − t̄(x))²/(K − 1), is a variance that the GP does not know of.
+spread of the K models at x, s²(x) = Σₖ (tₖ(x) − t̄(x))²/(K − 1), is a variance that the GP does not include.
 Of the error of one model averaging removes s²(x)(1 − 1/K) and leaves s²(x)/K of what the models differ in.
 
 Boosted trees of real targets are blended with bagged ones (`means.bagging`), whose unseen rows are those out
@@ -19,8 +19,9 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,10 +29,12 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import logit
 
+from duogp.data.rows import groups_of_inputs
 from duogp.means.affine import Affine, Logistic, Ridge
 from duogp.means.bagging import Bagged, blend_share
 from duogp.means.columns import OnColumns, is_wide, telling_columns
 from duogp.means.forest import Forest
+from duogp.means.rounds import Growing, Rows
 
 Array = NDArray[np.float64]
 
@@ -44,8 +47,9 @@ BLENDED = ("real", "unit")
 LARGEST = 1e6
 #: Rows from which trees are grown on all cores: threads that wait for a busy core cost more than they give.
 THREADED_ROWS = 50_000
-#: Rows below which trees learn faster, and are looked at more often.
+#: Rows below which trees learn faster, at this rate, and are looked at more often.
 FEW_ROWS = 2000
+FEW_ROWS_RATE = 0.1
 #: Rows up to which boosted trees are blended with bagged ones.
 BAGGED_ROWS = 50_000
 #: Share of the time, where it is short, that they may take.
@@ -114,7 +118,7 @@ class Trees:
     def _rate(self, goal: Goal, n: int) -> float:
         if (goal.classes or 0) > 5:  # a tree for each class and round: rounds are few
             return 0.2
-        return 0.1 if n < FEW_ROWS else 0.08
+        return FEW_ROWS_RATE if n < FEW_ROWS else 0.08
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +166,8 @@ class CrossFit:
                 x = torch.as_tensor(np.ascontiguousarray(X), dtype=torch.float64, device=device)
                 parts = [form.to(device)(x).cpu().numpy() for form in forms if form is not None]
                 return _from_sums(np.concatenate(parts, 1), self.goal)
-        return np.concatenate([latent_values(model, X, self.goal) for model in models], 1)
+        with few_threads(len(X)):
+            return np.concatenate([latent_values(model, X, self.goal) for model in models], 1)
 
     def arrays(self) -> list[list[Forest | Affine]] | None:
         """All models as arrays; None where one has no such form."""
@@ -180,7 +185,7 @@ def as_arrays(model: Any) -> Forest | Affine | None:
 
 
 def moderate(values: Array) -> Array:
-    """Values in scaled units, finite and no larger than a million: targets may be too small to be scaled."""
+    """Values [...] in scaled units, finite and at most a million: targets may be too small to be scaled."""
     return np.nan_to_num(values, nan=0.0).clip(-LARGEST, LARGEST)
 
 
@@ -210,7 +215,7 @@ def latent_values(model: Any, X: NDArray, goal: Goal) -> Array:
 def _from_sums(raw: Array, goal: Goal) -> Array:
     """Sums of trees as latent values: of several classes less their mean, logs within the same bounds.
 
-    Boosting logs can overshoot far below any target: what is told here must be what `predict` tells.
+    Boosted logs can fall far below any target; the values here must be those of `predict`.
     """
     if goal.kind in ("count", "positive"):
         return raw.clip(np.log(TINY), -np.log(TINY))
@@ -247,7 +252,8 @@ def cross_fit(
         raise TypeError(
             "a ridge regression is a mean of real numbers and of shares: mean='trees' takes others"
         )
-    fold = assign_folds(y[:, 0] if goal.kind == "classes" else None, n, folds, seed)
+    labels = y[:, 0] if goal.kind == "classes" else None
+    fold = assign_folds(labels, n, folds, seed, groups_of_inputs(X, weights))
     count = int(fold.max()) + 1
     targets = [_model_target(y[:, p], goal) for p in range(y.shape[1])]
     held_out = np.zeros((n, goal.columns))
@@ -323,8 +329,19 @@ class _Job(NamedTuple):
     held_out: NDArray[np.intp]
 
 
-def assign_folds(labels: NDArray | None, n: int, folds: int, seed: int) -> NDArray[np.intp]:
-    """The fold of every row, [n]: at random, the classes of ``labels`` spread evenly."""
+def assign_folds(
+    labels: NDArray | None, n: int, folds: int, seed: int, groups: NDArray[np.intp] | None = None
+) -> NDArray[np.intp]:
+    """The fold of every row, [n]: at random, the classes of ``labels`` spread evenly.
+
+    Rows of one of the ``groups`` [n] share a fold, unless the rows outside of a fold were then of one class.
+    """
+    if groups is not None and (count := int(groups.max()) + 1) > 1:
+        _, first = np.unique(groups, return_index=True)
+        fold = assign_folds(None if labels is None else labels[first], count, folds, seed)[groups]
+        parts = [fold != k for k in range(int(fold.max()) + 1)]
+        if labels is None or all(len(np.unique(labels[part])) > 1 for part in parts):
+            return fold
     folds = max(2, min(folds, n))
     order = np.random.default_rng(seed).permutation(n)
     if labels is not None:
@@ -374,6 +391,10 @@ def _grow(
 ) -> tuple[list[Any], bool]:
     """One model for each job, grown in rounds until the loss on unseen rows rises; whether time ended it."""
     models = [_unfitted(spec, X, y, goal, job, seed + k) for k, job in enumerate(jobs)]
+    growing = [
+        Growing(m, _rows(X, y, weights, job.train), _rows(X, y, weights, job.held_out))
+        for m, job in zip(models, jobs, strict=True)
+    ]
     loss, best, rising = _loss(goal), np.inf, 0
     total = np.ones(len(y)) if weights is None else weights
     step = spec.trees_per_round if len(y) >= FEW_ROWS else max(1, spec.trees_per_round // 2)
@@ -381,11 +402,9 @@ def _grow(
     while grown < trees:
         score, begun = 0.0, time.perf_counter()
         with few_threads(len(y)):
-            for model, job in zip(models, jobs, strict=True):
-                model.set_params(max_iter=trees)
-                own = None if weights is None else weights[job.train]
-                model.fit(X[job.train], y[job.train], sample_weight=own)
-                score += float((total[job.held_out] * loss(model, X[job.held_out], y[job.held_out])).sum())
+            for own, job in zip(growing, jobs, strict=True):
+                own.grow(trees)
+                score += float((total[job.held_out] * own.loss(loss)).sum())
         nats = LEAST_NATS * float(total.sum()) if goal.kind == "classes" else 0.0
         enough = max(LEAST_GAIN * min(best, 1e300), nats)
         rising = 0 if score < best - enough or best == np.inf else rising + 1
@@ -404,11 +423,22 @@ def _grow(
     return models, False
 
 
+def _rows(X: NDArray, y: NDArray, weights: NDArray | None, which: NDArray[np.intp]) -> Rows:
+    return Rows(X[which], y[which], None if weights is None else weights[which])
+
+
 def few_threads(rows: int) -> AbstractContextManager[Any]:
     """One thread for small tables: threads wait for each other in every node, longer than the work takes."""
-    from threadpoolctl import threadpool_limits
+    return nullcontext() if rows >= THREADED_ROWS else _thread_pools().limit(limits=1, user_api="openmp")
 
-    return threadpool_limits(1 if rows < THREADED_ROWS else None, user_api="openmp")
+
+@cache
+def _thread_pools() -> Any:
+    """The libraries with threads, looked up once, after scikit-learn's are there: it takes milliseconds."""
+    import sklearn.ensemble  # noqa: F401
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def _unfitted(spec: Trees, X: NDArray, y: NDArray, goal: Goal, job: _Job, seed: int) -> Any:

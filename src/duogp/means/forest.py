@@ -131,12 +131,12 @@ class Forest:
     # -- saving ----------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, Tensor]:
-        """Everything but `depth` and `inputs`."""
+        """Everything but `depth` and `inputs`, by name: [nodes, ...], [trees] or [outputs], as the fields."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("depth", "inputs")}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Tensor], depth: int, inputs: int) -> Forest:
-        """A forest of saved arrays; a ValueError where they are none."""
+        """A forest of saved arrays [nodes, ...], [trees], [outputs]; a ValueError where they are none."""
         names = [f.name for f in fields(cls) if f.name not in ("depth", "inputs")]
         if arrays.keys() != set(names) or any(
             a.dim() != (cls.value_dim if name == "value" else 1) for name, a in arrays.items()

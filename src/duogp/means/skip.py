@@ -34,6 +34,7 @@ class SkipMean(nn.Module):
         return cls(principal_directions(inputs.double(), width))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Values [..., R, width, n] at inputs [..., R, 1, n, d]."""
         if not self.is_identity:
             x = x @ self.weight.to(x.dtype).unsqueeze(-3)
         return x.squeeze(-3).mT
