@@ -173,3 +173,15 @@ def test_without_pyarrow_there_is_a_hint(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ModuleNotFoundError, match="pip install pyarrow"):
         read_table(tmp_path / "a.csv")
+
+
+def test_numbers_are_written_without_dictionaries(tmp_path):
+    """They hardly repeat; texts do."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "out.parquet"
+    with table_writer(path) as write:
+        write(pa.table({"mean": [0.5, 1.5], "label": ["a", "a"]}))
+    mean, label = (parquet.ParquetFile(path).metadata.row_group(0).column(i) for i in range(2))
+    assert not mean.has_dictionary_page
+    assert label.has_dictionary_page
+    assert parquet.read_table(path).to_pydict() == {"mean": [0.5, 1.5], "label": ["a", "a"]}

@@ -54,7 +54,7 @@ def encode(labels: NDArray, name: str = "y") -> tuple[NDArray[np.float64], NDArr
 
 
 def codes_of(labels: NDArray, classes: NDArray, name: str = "y") -> NDArray[np.intp]:
-    """Class numbers of labels; −1 for a label that is not among the classes."""
+    """Class numbers [n] of labels [n] among classes [C]; −1 for a label that is none of them."""
     if labels.dtype.kind != classes.dtype.kind:
         kind = np.result_type(labels.dtype, classes.dtype)
         labels, classes = labels.astype(kind), classes.astype(kind)

@@ -1,10 +1,11 @@
-"""Items made ahead of time, by a thread: reading and arithmetic at once instead of in turns."""
+"""Items made ahead of time, or taken in behind, by a thread: reading, arithmetic and writing at once."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -53,3 +54,43 @@ def ahead(items: Iterable[T], depth: int = 1) -> Iterator[T]:
         stopped.set()
         places.release()
         thread.join()
+
+
+@contextmanager
+def behind(take: Callable[[T], None], depth: int = 1) -> Iterator[Callable[[T], None]]:
+    """``take`` in a thread: a function that hands items to it in their order, and waits for the last.
+
+    At most ``depth`` items wait beside the one that is taken in. An error of ``take`` is raised by the next
+    call, or at the end; where the caller fails, what waits is dropped.
+    """
+    given: queue.Queue[tuple[str, Any]] = queue.Queue(depth)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        while (entry := given.get())[0] == "item":
+            try:
+                if not errors:
+                    take(entry[1])
+            except BaseException as error:  # raised again by the caller's thread
+                errors.append(error)
+            del entry
+
+    def give(item: T) -> None:
+        if errors:
+            raise errors[0]
+        given.put(("item", item))
+
+    thread = threading.Thread(target=work, name="duogp writer", daemon=True)
+    thread.start()
+    try:
+        yield give
+    except BaseException:
+        with suppress(queue.Empty):
+            while True:
+                given.get_nowait()
+        raise
+    finally:
+        given.put(("end", None))
+        thread.join()
+    if errors:
+        raise errors[0]

@@ -57,7 +57,7 @@ class Scaler:
 
     @classmethod
     def standard(cls, A: NDArray, *, ddof: int = 1, epsilon: float = 0.0) -> Scaler:
-        """To mean 0 and standard deviation 1; `epsilon` is added to the standard deviation."""
+        """A [n, d] to mean 0 and standard deviation 1; `epsilon` is added to the standard deviation."""
         columns = _columns(A)
         step = max(1, AT_ONCE // len(columns[0]))
         parts = [_moments(np.array(columns[j : j + step]), ddof) for j in range(0, len(columns), step)]
@@ -66,7 +66,7 @@ class Scaler:
 
     @classmethod
     def weighted(cls, A: NDArray, weights: NDArray) -> Scaler:
-        """As `standard` with weights for the rows; whole numbers weigh like repeated rows.
+        """As `standard` of A [n, d] with weights [n] for the rows; whole numbers weigh like repeated rows.
 
         Computed on values scaled by `standard`, so that squares neither overflow nor vanish.
         """
@@ -99,7 +99,7 @@ class Scaler:
         return cls(np.where(high > low, high / 2 + low / 2, low), np.where(high > low, half, 1.0))
 
     def transform(self, A: NDArray) -> NDArray:
-        """(A − shift) / scale. float32 stays float32, anything else becomes float64."""
+        """(A − shift) / scale of A [n, d]. float32 stays float32, anything else becomes float64."""
         self._check(A)
         quarter = np.where(np.maximum(np.abs(self.shift), self.scale) > _HUGE, 0.25, 1.0)
         out = (A * quarter - self.shift * quarter) / (self.scale * quarter)
@@ -114,7 +114,7 @@ class Scaler:
         return lambda x: (x * quarter - shift * quarter).div_(scale * quarter)
 
     def inverse(self, A: NDArray) -> NDArray:
-        """A · scale + shift."""
+        """A · scale + shift of A [n, d]."""
         self._check(A)
         return (A * self.scale + self.shift).astype(_result_dtype(A), copy=False)
 

@@ -31,7 +31,7 @@ class Chunk(NamedTuple):
     number: int = 0  # the chunk's place in the source; unique, the same for any number of processes
 
     def take(self, rows: NDArray) -> Chunk:
-        """Some of its rows, by a mask or by their numbers."""
+        """Some of its rows, by a mask [n] or by their numbers [k]."""
         noise = None if self.noise is None else self.noise[rows]
         weight = None if self.weight is None else self.weight[rows]
         return Chunk(self.x[rows], self.y[rows], noise, weight, self.number)
@@ -145,14 +145,14 @@ def require_chunk_rows(value: int) -> int:
 
 
 def place_hashes(number: int, n: int, seed: int) -> NDArray[np.uint64]:
-    """Random 64-bit numbers of the n rows of chunk ``number``: a function of place and seed alone."""
+    """Random 64-bit numbers [n] of the n rows of chunk ``number``: a function of place and seed alone."""
     start = _mixed(np.array([seed, number], dtype=np.uint64))
     with np.errstate(over="ignore"):
         return _mixed(np.arange(n, dtype=np.uint64) + (start[0] ^ _rotated(start[1])))
 
 
 def row_hashes(chunk: Chunk, seed: int) -> NDArray[np.uint64]:
-    """64-bit hashes of the values of every row: equal rows have equal hashes, wherever they stand."""
+    """64-bit hashes [n] of the values of every row: equal rows have equal hashes, wherever they stand."""
     out = np.full(len(chunk.x), _mixed(np.array([seed], dtype=np.uint64))[0], dtype=np.uint64)
     for part in (chunk.x, chunk.y):
         bits = np.ascontiguousarray(part + 0.0).view(np.uint64)  # −0 becomes 0
@@ -162,7 +162,7 @@ def row_hashes(chunk: Chunk, seed: int) -> NDArray[np.uint64]:
 
 
 def below(hashes: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:
-    """Whether a hash is among the given fraction of all hashes."""
+    """Whether a hash, of [n], is among the given fraction of all hashes."""
     return (hashes >> np.uint64(11)).astype(np.float64) < fraction * 2.0**53
 
 

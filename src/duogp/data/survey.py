@@ -159,7 +159,7 @@ class Smallest:
         self._rows, self._limit = 0, np.inf  # no row above it can be one of them
 
     def add(self, priority: Floats, chunk: Chunk, size: int) -> None:
-        """Take in the rows of a chunk; of all, the ``size`` smallest stay."""
+        """Take in the rows of a chunk with their priorities [n]; of all, the ``size`` smallest stay."""
         if self._limit < np.inf:
             mask = priority < self._limit
             priority, chunk = priority[mask], chunk.take(mask)

@@ -37,12 +37,12 @@ class Target:
 
 
 def raw_target(y: Any, n: int, kind: str, name: str = "y") -> NDArray:
-    """y as an array of n rows without missing values."""
+    """y as an array of n rows without missing values, [n] or [n, outputs]."""
     return as_labels(y, n, name) if kind == "classes" else require_moderate(as_target(y, n, name), name)
 
 
 def require_moderate(values: NDArray, name: str = "y") -> NDArray:
-    """The targets, or an error where their variance would overflow."""
+    """The targets, [n] or [n, outputs], or an error where their variance would overflow."""
     largest = float(np.abs(values).max(initial=0.0))
     if largest > LARGEST:
         raise ValueError(
@@ -81,7 +81,7 @@ def read_target(y: Any, n: int, kind: str, name: str = "y") -> Target:
 
 
 def require_support(values: NDArray, kind: str, name: str = "y") -> None:
-    """An error where values are not possible under targets of the given kind."""
+    """An error where values [n, ...] are not possible under targets of the given kind."""
     if kind not in SUPPORTS:
         return
     wanted, inside = SUPPORTS[kind]

@@ -210,7 +210,7 @@ def is_missing(value: Any) -> bool:
 
 
 def require_length(array: NDArray, n: int, name: str) -> None:
-    """An error where an array has another number of rows than X."""
+    """An error where an array [n, ...] has another number of rows than X."""
     if array.shape[0] != n:
         raise ValueError(f"{name} has {array.shape[0]} rows but X has {n}: lengths must agree")
 

@@ -60,11 +60,11 @@ class Column(ABC):
 
     @abstractmethod
     def gaps(self, values: Any) -> NDArray[np.bool_]:
-        """Rows without a value."""
+        """Mask [n] of the rows without a value."""
 
     @abstractmethod
     def unknown(self, values: Any) -> NDArray[np.bool_]:
-        """Rows of which the training rows say nothing: a level, or a gap, that none of them had."""
+        """Mask [n] of rows that the training rows say nothing of: with a level, or a gap, that none had."""
 
     @abstractmethod
     def candidates(self) -> Floats:
@@ -227,13 +227,13 @@ class Category(Column):
         return self.texts(values).is_null().to_numpy()
 
     def places(self, values: Any) -> NDArray[np.intp]:
-        """The index of each row's level among the levels and the rare ones after them; −1: it is neither."""
+        """The index [n] of each row's level among the levels and the rare ones after them; −1: neither."""
         known = arrow().array(self.levels + self.rare, arrow().large_string())
         found = arrow("compute").index_in(self.texts(values), value_set=known)
         return found.fill_null(-1).to_numpy().astype(np.intp)
 
     def codes(self, values: Any) -> NDArray[np.intp]:
-        """The index of each row's level; the number of levels for one that is not among them."""
+        """The index [n] of each row's level; the number of levels for one that is not among them."""
         return self._codes(self.places(values))
 
     def unknown(self, values: Any) -> NDArray[np.bool_]:
@@ -257,7 +257,7 @@ class Category(Column):
         return encoded
 
     def encode_codes(self, codes: NDArray[np.intp]) -> Floats:
-        """Features of codes: of the levels, of other levels (the next code) and of gaps (the last)."""
+        """Features [n, d] of codes [n]: of levels, of other levels (the next code), of gaps (the last)."""
         levels = len(self.levels)
         kept = [*range(levels), *self.other * [-2], *self.indicator * [-1]]
         encoded = np.eye(levels + 2)[codes][:, kept]

@@ -344,7 +344,9 @@ def _appending(stream: Any, kind: str, path: Path | None = None) -> Iterator[Cal
 def _writer(stream: Any, kind: str, schema: Any) -> Any:
     """A pyarrow writer; of CSV, after a head by the csv module, which quotes only where it must."""
     if kind == "parquet":
-        return arrow("parquet").ParquetWriter(stream, schema)
+        # Numbers with a point hardly repeat: their dictionaries take six times as long, and more room.
+        repeating = [field.name for field in schema if not arrow().types.is_floating(field.type)]
+        return arrow("parquet").ParquetWriter(stream, schema, use_dictionary=repeating or False)
     if kind == "arrow":
         return arrow("ipc").new_file(stream, schema)
     delimiter = "\t" if kind == "tsv" else ","

@@ -166,7 +166,7 @@ def middle(values: np.ndarray) -> float:
 
 
 def spread(values: Floats) -> tuple[float, ...]:
-    """Evenly spaced quantiles, each of them one of the values."""
+    """Evenly spaced quantiles of values [n], each of them one of the values."""
     levels = (np.arange(NUM_QUANTILES) + 0.5) / NUM_QUANTILES
     return tuple(np.quantile(values, levels, method="inverted_cdf").tolist())
 

@@ -82,8 +82,8 @@ class Schema:
         the target are class labels; ``missing="refuse"``: gaps are an error, here and in every table encoded.
         ``decimal`` ("." or ",") and ``date_format`` (such as "%d/%m/%Y"): of numbers and dates that are
         written as text; None: as the cells tell. ``strict``: a column that cannot be used and a cell that
-        cannot be read are errors. ``y``: numbers of each row, of which categories with many levels keep the
-        mean of each level; `encode_training` then encodes these rows.
+        cannot be read are errors. ``y`` [n] or [n, outcomes]: numbers of each row, of which categories with
+        many levels keep the mean of each level; `encode_training` then encodes these rows.
         """
         if missing not in MISSING:
             raise ValueError(f"missing must be 'impute' or 'refuse', got {missing!r}")
@@ -151,7 +151,7 @@ class Schema:
         return Encoded(np.ascontiguousarray(np.concatenate(parts, 1)), self.names)
 
     def encode_training(self, table: Any, y: Floats | None) -> Encoded:
-        """The rows that the schema was learned from, with the numbers ``y`` that it was given.
+        """The rows that the schema was learned from, [n, d], with its numbers ``y``, [n] or [n, outcomes].
 
         As `encode`, but the mean target of a row's level is that of other rows: see `fold_means`.
         """
@@ -167,7 +167,7 @@ class Schema:
         return Encoded(matrix, names)
 
     def unknown(self, table: Any) -> dict[str, NDArray[np.bool_]]:
-        """Rows with a level, or a gap, that no training row had, by column, where there are some."""
+        """Masks [n] of rows with a level, or a gap, that no training row had, by column that has some."""
         table = as_arrow(table)
         found = {column.name: column.unknown(self._column(table, column.name)) for column in self.columns}
         return {name: rows for name, rows in found.items() if rows.any()}
@@ -185,9 +185,9 @@ class Schema:
     def completions(self, table: Any, matrix: Floats | None = None) -> Completions | None:
         """Rows with unknown values, and candidates in their place; None where every value is known.
 
-        The average over them is a prediction that does not know the value, and their spread is what not
-        knowing it costs. ``matrix``: the encoded table, where it is there already. Candidates of several
-        columns are combined at random, the same way every time.
+        The average over them is the prediction without the value, and their spread is the variance that the
+        missing value causes. ``matrix`` [n, d]: the encoded table, if it is there already. Candidates of
+        several columns are combined at random, the same way every time.
         """
         table = as_arrow(table)
         unknown = self.unknown(table)
@@ -220,7 +220,7 @@ class Schema:
         return {name: count for name, count in counts.items() if count}
 
     def targets(self, table: Any) -> tuple[NDArray, NDArray[np.bool_]]:
-        """Targets of the rows, and which rows have one."""
+        """Targets of the rows, [n], and which rows have one, [n]."""
         if self.target is None:
             raise ValueError("this schema was learned without a target")
         values = self._column(as_arrow(table), self.target.name)
@@ -233,7 +233,7 @@ class Schema:
         return self.target.values(values), there
 
     def row_weights(self, table: Any) -> NDArray[np.float64] | None:
-        """Weights of the rows, finite and not negative; None where the schema has none."""
+        """Weights of the rows, [n], finite and not negative; None where the schema has none."""
         if self.weights is None:
             return None
         values = self._column(as_arrow(table), self.weights)

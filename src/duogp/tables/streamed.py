@@ -102,7 +102,7 @@ class TableSource:
 
 
 def labels_of(dataset: Any, target: TargetColumn, rows: int) -> NDArray:
-    """The sorted class labels of a column, from one pass over it."""
+    """The sorted class labels [C] of a column, from one pass over it."""
     found: Any = None
     for _, batch in record_batches(dataset, [target.name], rows):
         own = arrow().chunked_array([plain(batch.column(0)).unique()])

@@ -70,14 +70,14 @@ class TargetColumn:
         return self.labels is not None
 
     def gaps(self, values: Any) -> NDArray[np.bool_]:
-        """Rows without a target."""
+        """Mask [n] of the rows without a target."""
         require_finite(values, self.name)
         if self.decimal is None and kind_of(values.type) == "number":
             return np.isnan(numbers(values))
         return values.is_null().to_numpy()
 
     def values(self, values: Any) -> NDArray:
-        """Targets as float64, str, bool or int64; rows without one hold NaN, "", False or 0."""
+        """Targets [n] as float64, str, bool or int64; rows without one hold NaN, "", False or 0."""
         kind = kind_of(values.type)
         if self.decimal is not None and kind == "category":
             return _all_numbers(self.name, values, self.decimal)
@@ -110,7 +110,7 @@ class TargetColumn:
         return arrow().type_for_alias(TYPES[None if self.labels == "integer" else self.labels])
 
     def arrow_labels(self, labels: NDArray) -> Any:
-        """Predicted labels as an arrow column of the target's own type."""
+        """Predicted labels [n] as an arrow column of the target's own type."""
         return arrow().array(labels.tolist(), TYPES[self.labels])
 
 

@@ -69,7 +69,7 @@ def number_of(text: str, mark: str) -> float:
 
 
 def parse_numbers(values: Any, mark: str) -> Floats:
-    """Cells of text as numbers, NaN where they are missing or no number."""
+    """Cells of text as numbers [n], NaN where they are missing or no number."""
     encoded = plain(values).combine_chunks().dictionary_encode()
     levels = np.array([number_of(text, mark) for text in encoded.dictionary.to_pylist()] + [np.nan])
     return levels[encoded.indices.fill_null(len(levels) - 1).to_numpy()]
@@ -130,7 +130,7 @@ def parse_dates(values: Any, format_: str) -> Any:
 
 
 def unreadable(before: Any, gaps: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Rows of cells that hold text and were read as gaps."""
+    """Numbers [k] of the rows whose cells hold text and were read as gaps [n]."""
     return np.flatnonzero(gaps & ~np.asarray(before.is_null().to_numpy()))
 
 

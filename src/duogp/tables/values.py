@@ -47,7 +47,7 @@ def plain(values: Any) -> Any:
 
 
 def numbers(values: Any) -> Floats:
-    """Float64, NaN where missing. Durations are seconds."""
+    """Float64 [n], NaN where missing. Durations are seconds."""
     pa = arrow()
     values = plain(values)
     if pa.types.is_duration(values.type):
@@ -94,7 +94,7 @@ def texts(values: Any) -> Any:
 
 
 def days(values: Any, zone: str | None) -> Floats:
-    """Days since 1970 with their fraction, in local time of a time zone; NaN where missing.
+    """Days [n] since 1970 with their fraction, in local time of a time zone; NaN where missing.
 
     Of a time of day: the elapsed fraction of the day.
     """
