@@ -1,13 +1,15 @@
 """Every number of the results pages must be in the store.
 
-    python benchmarks/docs_check.py     exit status 1 where a block is out of date or a number is not found
+    python benchmarks/docs_check.py     exit status 1 where one of these does not hold
 
-1. Marked blocks are made anew and compared (`readme_tables.py --check`).
+1. Marked blocks are made anew and compared (`readme_tables.out_of_date`), their marks of stale rows too.
 2. Decimal numbers in the prose of `PAGES` are looked up, to the digits that are printed, among the numbers of
    the suites and experiments that their section names (in the text or by a block): metrics of rows and their
    means, differences of two methods, the paper's numbers, stored values of experiments, verdicts and claims.
    ``benchmarks/docs_numbers.toml`` lists the exceptions, each with its reason.
-3. Stale rows behind the pages are counted and reported; they do not fail the check.
+3. README.md refuses stale rows: where a section of it names a suite or experiment that has some, it must say
+   at which commit they were made, and that commit must be theirs. Other pages mark them (1).
+4. Stale rows behind the pages are counted and reported.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import readme_tables
+import verdict_tables
 from duogp.bench.claims import decide, load_claims
 from duogp.bench.experiments import Experiment, load_experiments, state, stored
 from duogp.bench.status import counts, every_suite, states
@@ -30,7 +33,14 @@ from duogp.bench.suite import Suite
 from suite_tables import read
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/results.md")
+PAGES = (
+    "README.md",
+    "docs/results.md",
+    *(f"docs/families/{name}.md" for name in verdict_tables.FAMILIES),
+)
+#: Pages on which a stale row needs the commit it was made with.
+REFUSING = ("README.md",)
+COMMIT = re.compile(r"\bcommit\s+`?([0-9a-f]{7,40})")
 EXCEPTIONS = ROOT / "benchmarks" / "docs_numbers.toml"
 #: A decimal number in prose: 0.307, −1.075, 1.97; not a version (2.13.0), a section (11.2.1) or a power.
 NUMBER = re.compile(r"(?<![\w.,§·^⁻])[−-]?\d[\d,]*\.\d+(?![\w]|\.\d)")
@@ -60,10 +70,11 @@ def sections(page: str, text: str) -> list[Section]:
 
 
 def prose_of(text: str) -> str:
-    """The text without marked blocks, tables, code and links' targets."""
+    """The text without marked blocks, tables, code, links' targets and versions of Python."""
     text = re.sub(r"<!-- (\S+) -->.*?<!-- /\1 -->", "", text, flags=re.S)
     text = re.sub(r"```.*?```", "", text, flags=re.S)
     text = re.sub(r"`[^`\n]*`|\]\([^)]*\)", " ", text)
+    text = re.sub(r"Python\s+3\.\d+(?:\s*(?:to|or|and|,|–|-)\s*3\.\d+)*", " ", text)
     return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("|"))
 
 
@@ -154,6 +165,19 @@ class Store:
             )
         return self._known[name]
 
+    def stale(self, name: str) -> tuple[int, set[str]]:
+        """How many rows of a suite or experiment are stale, and the commits (7 digits) of all its rows."""
+        if (suite := self.suites.get(name)) is not None:
+            rows = [each.row for each in states(suite, read(name)[1]) if each.state == "stale"]
+            count, found = len(rows), [row for row in rows if row is not None]
+        else:
+            each = self.experiments[name]
+            total, fresh = state(each)
+            content = stored(each.path)
+            count, found = 0 if each.speed else total - fresh, [r for r in content if isinstance(r, dict)]
+        commits = (row.get("commit") or (row.get("versions") or {}).get("commit") for row in found)
+        return count, {str(commit)[:7] for commit in commits if commit}
+
     def claims(self) -> set[float]:
         """p-values and effects of all claims."""
         if "claims" not in self._known:
@@ -196,6 +220,21 @@ def unknown_numbers(page: str, text: str, store: Store) -> list[str]:
     return out
 
 
+def refused(page: str, text: str, store: Store) -> list[str]:
+    """``page, section: why`` where stale rows stand behind a section that does not say of which commit."""
+    out = []
+    for section in sections(page, text):
+        if not NUMBER.search(re.sub(r"```.*?```|`[^`\n]*`", "", section.text, flags=re.S)):
+            continue  # it presents no result
+        named = {found[:7] for found in COMMIT.findall(section.text)}
+        for name in store.names_in(section.text):
+            count, commits = store.stale(name)
+            if count and not named & commits:
+                why = f"{count} stale rows of {name}, and no commit of them is named"
+                out.append(f"{page}, {section.title!r}: {why}")
+    return out
+
+
 def stale_lines(store: Store) -> list[str]:
     """Counts of stale, failed and missing cells, and of stale rows of experiments."""
     lines = []
@@ -215,16 +254,21 @@ def stale_lines(store: Store) -> list[str]:
 
 def main() -> int:
     store = Store()
-    wrong = readme_tables.main(["--check"])
+    wrong = readme_tables.out_of_date()
     unknown = [
         line for page in PAGES for line in unknown_numbers(page, (ROOT / page).read_text("utf-8"), store)
     ]
+    stale = [line for page in REFUSING for line in refused(page, (ROOT / page).read_text("utf-8"), store)]
     for line in stale_lines(store):
         print(f"stale: {line}")
+    for line in stale:
+        print(f"refused: {line}", file=sys.stderr)
+    for name in wrong:
+        print(f"out of date, run python benchmarks/readme_tables.py: {name}", file=sys.stderr)
     for line in unknown:
         print(f"not in the store: {line}", file=sys.stderr)
     print(f"{len(unknown)} numbers are not in the store; blocks {'are out of date' if wrong else 'agree'}")
-    return int(bool(wrong or unknown))
+    return int(bool(wrong or unknown or stale))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ from suite_tables import finite, markdown, paper, scores  # noqa: E402
 from verdict_tables import with_state  # noqa: E402
 
 CONVERGENCE = ROOT / "benchmarks" / "results" / "orth_convergence.json"
-RACE = ROOT / "benchmarks" / "results" / "closed_form_race.json"
 ONLINE = ROOT / "benchmarks" / "results" / "online_robot.jsonl"
 
 
@@ -153,33 +152,6 @@ def convergence() -> str:
     return f"{markdown(head, lines, text_columns=2)}\n\n{where}"
 
 
-# -- the race ----------------------------------------------------------------------------------------------
-
-
-def race() -> str:
-    found: dict[str, Any] = json.loads(RACE.read_text(encoding="utf-8"))
-    lines = []
-    for row in found["rows"]:
-        peer, ours = row["gpytorch"], row["duogp"][-1]
-        lines.append(
-            (
-                f"{row['data']} (M = {row['num_inducing']})",
-                f"{peer['seconds']:.1f}",
-                f"{peer['nll']:.3f}".replace("-", "−"),
-                f"{ours['seconds']:.2f}",
-                str(ours["steps"]),
-                f"{ours['nll']:.3f}".replace("-", "−"),
-                f"{row['ratio']:.0f} ×" if row["reached"] else "not reached",
-            )
-        )
-    epochs = ", ".join(sorted({str(row["epochs"]) for row in found["rows"]}))
-    head = ("data", f"gpytorch, {epochs} epochs: s", "NLL", "duogp, closed form: s", "steps", "NLL", "faster")
-    versions = found["versions"]
-    names = ("duogp", "gpytorch", "torch", "python")
-    where = f"{found['device']}; " + ", ".join(f"{name} {versions[name]}" for name in names) + "; float64."
-    return f"{markdown(head, lines)}\n\n{where}"
-
-
 # -- the file ----------------------------------------------------------------------------------------------
 
 
@@ -285,14 +257,16 @@ def molecules() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "methods": methods,
     "benchmark:status": verdict_tables.status,
+    "benchmark:coverage": verdict_tables.coverage,
+    "benchmark:reruns": verdict_tables.reruns,
     "benchmark:verdicts": verdict_tables.tables,
     "benchmark:claims": verdict_tables.claims,
+    **{f"benchmark:claims:{name}": verdict_tables.claims_of(name) for name in verdict_tables.FAMILIES},
     "benchmark:paper_dc": paper("paper_dc"),
     "benchmark:paper_dc_doubled": paper("paper_dc_doubled"),
     "benchmark:omega": scores("omega", ("nll",)),
     "benchmark:study": with_state(demo_study.table, "demo_study"),
     "benchmark:convergence": with_state(convergence, "orth_convergence"),
-    "benchmark:race": with_state(race, "closed_form_race"),
     "benchmark:paper_orth": paper("paper_orth"),
     "benchmark:paper_orth_classification": paper("paper_orth_classification"),
     "benchmark:paper_components": scores("paper_components", ("loglik", "accuracy")),
@@ -302,6 +276,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "benchmark:float32": finite("float32"),
     "benchmark:speed": with_state(speed, "race_cuda", "race_cpu"),
     "benchmark:steps": with_state(speed_tables.steps, "race_cuda_within"),
+    "benchmark:steps-cpu": with_state(speed_tables.cpu_steps, "steps_cpu"),
+    "benchmark:quality-cpu": speed_tables.cpu_quality,
     "benchmark:predictions": with_state(speed_tables.predictions, "prediction_speed"),
     "benchmark:online": with_state(online_tables, "online_robot"),
     "benchmark:loops": with_state(
@@ -351,21 +327,26 @@ def without_states(text: str) -> str:
     return re.sub(r" \| \d+ of \d+ \|$", " |", kept.replace(" ˢ", ""), flags=re.M)
 
 
+def out_of_date(*, states: bool = True) -> list[str]:
+    """The pages whose blocks are not what the store says; without ``states``: but for stale marks."""
+    strip = (lambda text: text) if states else without_states
+    texts = {path: path.read_text(encoding="utf-8") for path in pages()}
+    return [path.name for path, text in texts.items() if strip(text) != strip(rewrite(path, text))]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="only say whether the pages are up to date")
     options = parser.parse_args(arguments)
-    wrong = []
-    for path in pages():
-        before = path.read_text(encoding="utf-8")
-        after = rewrite(path, before)
-        if options.check and without_states(before) != without_states(after):
-            wrong.append(path.name)
-        elif not options.check and before != after:
-            path.write_text(after, encoding="utf-8")
-    if wrong:
+    if not options.check:
+        for path in pages():
+            before = path.read_text(encoding="utf-8")
+            if before != (after := rewrite(path, before)):
+                path.write_text(after, encoding="utf-8")
+        return 0
+    if wrong := out_of_date(states=False):
         print(f"{', '.join(wrong)}: out of date, run python benchmarks/readme_tables.py", file=sys.stderr)
     return int(bool(wrong))
 

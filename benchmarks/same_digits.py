@@ -333,6 +333,18 @@ def cases() -> dict[str, Callable[[], Numbers]]:
     return out
 
 
+def fits() -> dict[str, tuple[str, dict[str, Any]]]:
+    """The method and the settings of every case: what decides which rooms of the numerics it runs through."""
+    own = {"rows", "weights", "noise", "validation", "target"}
+    out = {}
+    for name, case in cases().items():
+        assert isinstance(case, partial)
+        method = case.args[1]
+        settings = COMMON | OWN.get(method, {}) | case.keywords
+        out[name] = (method, {k: v for k, v in settings.items() if v is not None and k not in own})
+    return out
+
+
 # -- running -------------------------------------------------------------------------------------------------
 
 
@@ -409,7 +421,9 @@ def record(path: Path, only: list[str] | None, jobs: int) -> int:
     return 0
 
 
-def compare(path: Path, only: list[str] | None, jobs: int, tolerance: float) -> int:
+def compare(
+    path: Path, only: list[str] | None, jobs: int, tolerance: float, distances_to: Path | None
+) -> int:
     expected = json.loads(path.read_text(encoding="utf-8"))
     known = cases()
     names = chosen([name for name in known if name in expected], only)
@@ -425,6 +439,9 @@ def compare(path: Path, only: list[str] | None, jobs: int, tolerance: float) -> 
         print(f"    gone  {name}")
     for name in new:
         print(f"     new  {name}")
+    if distances_to:
+        kept = {"tolerance": tolerance, "gone": gone, "distances": distances}
+        distances_to.write_text(json.dumps(kept, indent=1), encoding="utf-8")
     over = sum(d > tolerance for d in distances.values())
     worst = max(distances.values(), default=0.0)
     summary = f"{over} differ by more than {tolerance:g}, {len(gone)} gone"
@@ -442,6 +459,7 @@ def main() -> int:
         own.add_argument("--jobs", type=int, default=2, help="processes, of one thread each")
         if name == "compare":
             own.add_argument("--tolerance", type=float, default=1e-6)
+            own.add_argument("--distances-to", type=Path, metavar="FILE", help="of every case, as JSON")
     given = vars(parser.parse_args())
     command = given.pop("command")
     path = given.pop("file")

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Sequence
+from functools import cache
 
-from duogp.bench.claims import CLAIMS, FAILS, HOLDS, OPEN, decide, load_claims
+from duogp.bench.claims import CLAIMS, FAILS, HOLDS, OPEN, Decision, decide, load_claims
 from duogp.bench.experiments import load_experiments, state
+from duogp.bench.rerun import describe, latest
 from duogp.bench.status import counts, every_suite, states
 from duogp.bench.verdicts import judge
 from suite_tables import markdown, read, verdict_sentence
+
+#: Page of docs/families → the suites and experiments whose claims stand on it.
+FAMILIES = {
+    "conditional": ("paper_dc", "paper_dc_ard", "paper_dc_whitening", "paper_dc_beta2", "paper_bo"),
+    "orthogonal": ("paper_orth", "paper_orth_classification"),
+    "components": ("paper_components",),
+    "predictive": ("paper_ppgpr", "calibration"),
+    "linear": ("online_robot",),
+    "deep": ("paper_dkl", "paper_deep"),
+}
 
 
 def status() -> str:
@@ -25,6 +38,47 @@ def status() -> str:
         lines.append([f"`{each.name}`", each.asks, str(rows), "times" if each.speed else str(rows - fresh)])
     experiments = markdown(("experiment", "what it asks", "rows", "stale"), lines, text_columns=2)
     return f"{suites}\n\n{experiments}"
+
+
+def coverage() -> str:
+    """Every table and figure of the five papers: cells that are stored of those wanted, or who draws it."""
+    import paper_coverage
+    from priorities import Store
+
+    lines = []
+    parts = tomllib.loads(paper_coverage.PARTS.read_text("utf-8"))["part"]
+    for part in paper_coverage.coverage(parts, Store(None)):
+        if "suite" in part:
+            how, done = f"`{part['suite']}`", f"{part['done']} of {part['cells']}"
+        elif "script" in part:
+            how, done = f"`{part['script']}`", "stored" if part["done"] else "not run"
+        else:
+            how, done = part["absent"], ""
+        lines.append([part["paper"], part["part"], how, done])
+    return markdown(
+        ("paper", "table or figure", "suite, script, or why not", "cells stored"), lines, text_columns=3
+    )
+
+
+def reruns() -> str:
+    """Cells that were drawn at random and run again, by suite and rule."""
+    found = latest()
+    if not found:
+        return "None yet."
+    lines = []
+    for suite, rule in sorted({(each["suite"], each["rule"]) for each in found}):
+        own = [each for each in found if (each["suite"], each["rule"]) == (suite, rule)]
+        commits = sorted({str(each.get("commit")) for each in own})
+        devices = sorted({str(each.get("device_name")) for each in own})
+        agree = sum(each["agrees"] for each in own)
+        rules = {"digits": "1e-6", "standard error": "one standard error"}
+        lines.append(
+            [f"`{suite}`", rules[rule], ", ".join(devices), ", ".join(commits), str(len(own)), str(agree)]
+        )
+    head = ("suite", "must agree to", "device", "at commit", "cells", "agree")
+    differ = [f"- {describe(each)}" for each in found if not each["agrees"]]
+    text = markdown(head, lines, text_columns=4)
+    return f"{text}\n\nThose that differ (stored → again):\n\n" + "\n".join(differ) if differ else text
 
 
 def with_state(make: Callable[[], str], *names: str) -> Callable[[], str]:
@@ -53,10 +107,24 @@ def tables() -> str:
     return "\n".join(lines)
 
 
+@cache
+def decisions() -> tuple[Decision, ...]:
+    """All claims, decided once."""
+    known, sources = load_claims()
+    return tuple(decide(claim, sources) for claim in known)
+
+
 def claims() -> str:
     """One line per claim of the papers."""
-    known, sources = load_claims()
-    decisions = [decide(claim, sources) for claim in known]
+    return _claims(decisions())
+
+
+def claims_of(family: str) -> Callable[[], str]:
+    """One line per claim that stands on a family's page."""
+    return lambda: _claims([each for each in decisions() if each.claim.source in FAMILIES[family]])
+
+
+def _claims(found: Sequence[Decision]) -> str:
     lines = [
         [
             f"**{each.verdict}**" if each.p is not None else each.verdict,
@@ -65,10 +133,10 @@ def claims() -> str:
             each.numbers,
             f"{each.stale} of {each.rows}" if each.rows else "",
         ]
-        for each in decisions
+        for each in found
     ]
     head = ("verdict", "claim", "paper", "n, p (one-sided, of the direction seen), effect", "stale rows")
-    verdicts = [each.verdict for each in decisions]
+    verdicts = [each.verdict for each in found]
     hold, not_hold, open_ = (verdicts.count(v) for v in (HOLDS, FAILS, OPEN))
     counted = f"{hold} hold, {not_hold} do not hold, {open_} cannot be told"
-    return f"{markdown(head, lines, text_columns=4)}\n\nOf {len(decisions)} claims {counted}."
+    return f"{markdown(head, lines, text_columns=4)}\n\nOf {len(found)} claims {counted}."

@@ -211,6 +211,22 @@ def test_the_report_names_the_sets_where_ours_is_worse(tmp_path):
     assert "| d | 1.000 | 0.500 | catboost-rmse | 0.500 |" in text
 
 
+def test_a_half_in_brief_and_a_page_with_marks(tmp_path):
+    from arena.brief import _p, put
+    from arena.report import Report
+
+    text = Report(rows_of_two_sets(), ["v1"]).brief("report")
+    assert text.startswith("| 2 tables of numbers | NLL | CRPS | RMSE |")
+    assert "| **duogp, untouched** | **1.00** |" in text and "| CatBoost | 2.00 (2–0, " in text
+    assert [_p(p) for p in (0.25, 0.0031, 0.00042, 1.0)] == ["0.2", "0.003", "4e-4", "1"]
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- arena-brief -->\nold\n<!-- /arena-brief -->\nafter\n")
+    put(page, "arena-brief", "new")
+    assert page.read_text() == "before\n<!-- arena-brief -->\nnew\n<!-- /arena-brief -->\nafter\n"
+    with pytest.raises(SystemExit, match="marks"):
+        put(page, "arena-report", "new")
+
+
 # ------------------------------------------------------------------------------------------------ tables
 
 
@@ -291,12 +307,22 @@ def test_the_listed_blind_tables_are_new_and_enough():
 
     listed = candidates()
     assert len({(one.origin, one.table) for one in listed}) == len(listed)
-    for chosen, numbers in zip(drawings(), (22, 15), strict=True):
+    for chosen, numbers in zip(drawings(), (22, 15, 22), strict=True):
         assert sum(one.kind == "regression" for one in chosen) == numbers
         assert sum(one.kind == "classification" for one in chosen) == 16
         assert max(sum(one.origin == other.origin for one in chosen) for other in chosen) <= MOST_OF_AN_ORIGIN
     names = {entry.name for entry, _ in blind_entries()}
-    assert len(names) == 38 + 31 and not names & set(stored_halves())
+    assert len(names) == 38 + 31 + 38 and not names & set(stored_halves())
+
+
+def test_candidates_listed_later_leave_the_older_drawings_as_they_are(monkeypatch):
+    from arena import blind
+
+    older = [one for one in blind.candidates() if one.since == blind.BLIND[0]]
+    everything = blind.drawings()
+    monkeypatch.setattr(blind, "candidates", lambda: older)
+    assert blind.drawings()[:2] == everything[:2]
+    assert any(one.since == "blind-3" for one in everything[2])
 
 
 def test_a_candidate_needs_rows_columns_and_a_target_with_a_density(monkeypatch):
@@ -420,6 +446,32 @@ def test_a_job_scores_a_contestant_on_test_rows(tmp_path, monkeypatch):
     found = run.compete(job, tmp_path, 1)
     assert found["train_rows"] == 16 and found["test_rows"] == 4
     assert 0.5 < found["nll"] < 1.0 and 0 <= found["error"] <= 1
+
+
+def test_a_run_ends_within_its_seconds_and_leaves_no_row_of_what_is_under_way(tmp_path, monkeypatch):
+    from multiprocessing import Pipe
+
+    from arena import run
+
+    class Endless:
+        made = ended = 0
+
+        def __init__(self, job, folder, threads, cores):
+            self.job, self.cores, self.overdue = job, cores, False
+            self.channel, self.theirs = Pipe(duplex=False)
+            Endless.made += 1
+
+        def end(self):
+            Endless.ended += 1
+
+    monkeypatch.setattr(run, "Process", Endless)
+    monkeypatch.setattr(run, "LAST_START", 0.2)
+    monkeypatch.setattr(run.os, "environ", dict(run.os.environ))
+    wanted = [run.Job("toy", "regression", "choice", k, "hgb-mapie", "") for k in range(5)]
+    path = tmp_path / "rows.jsonl"
+    assert run.run(wanted, path, None, workers=2, threads=1, within=0.5) == 2
+    assert Endless.made == Endless.ended == 2 and not path.exists()
+    assert run.run(wanted, path, None, workers=2, threads=1, within=0.1) == 0  # too late for a start
 
 
 def test_ranges_of_splits():

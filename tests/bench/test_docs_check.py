@@ -28,6 +28,7 @@ def check():
 def test_numbers_are_read_from_prose_alone(check):
     text = """## A
 The RMSE is 0.307 (−1.075 before), see §11.2, torch 2.13.0, 3 × 10⁻⁴ and 1,234.5 rows.
+With Python 3.11 to 3.14.
 
 | 9.99 | 8.88 |
 ```
@@ -59,6 +60,37 @@ def test_the_pages_of_this_repository_hold_no_number_that_the_store_lacks(check)
     store = check.Store()
     pages = {page: (ROOT / page).read_text("utf-8") for page in check.PAGES}
     assert [line for page, text in pages.items() for line in check.unknown_numbers(page, text, store)] == []
+
+
+def test_the_readme_refuses_stale_rows_without_their_commit(check, monkeypatch):
+    store = check.Store()
+    monkeypatch.setattr(store, "stale", lambda name: (3, {"abc1234"}) if name == "paper_dc" else (0, set()))
+    text = "## A\n`paper_dc`: an RMSE of 0.307{}.\n## B\n`paper_dc` without a number.\n"
+    (line,) = check.refused("README.md", text.format(""), store)
+    assert line.startswith("README.md, 'A': 3 stale rows of paper_dc")
+    assert check.refused("README.md", text.format(", commit 7654321"), store)  # not theirs
+    assert check.refused("README.md", text.format(", commit abc1234"), store) == []
+    monkeypatch.setattr(store, "stale", lambda name: (0, set()))
+    assert check.refused("README.md", text.format(""), store) == []
+
+
+def test_the_readme_of_this_repository_names_the_commits_of_its_rows(check):
+    store = check.Store()
+    assert [
+        line
+        for page in check.REFUSING
+        for line in check.refused(page, (ROOT / page).read_text("utf-8"), store)
+    ] == []
+
+
+def test_every_claim_stands_on_one_family_page(check):
+    sources = [name for names in check.verdict_tables.FAMILIES.values() for name in names]
+    assert len(sources) == len(set(sources))
+    assert {each.claim.source for each in check.verdict_tables.decisions()} == set(sources)
+    for name in check.verdict_tables.FAMILIES:
+        text = (ROOT / "docs" / "families" / f"{name}.md").read_text("utf-8")
+        assert f"<!-- benchmark:claims:{name} -->" in text
+        assert "| claim | verdict |" not in text  # no verdict is typed
 
 
 def test_what_pages_say_of_stale_rows_may_change_with_the_source(check):

@@ -134,3 +134,24 @@ def test_a_busy_device_is_expected_to_stay_busy(priorities, suite):
     assert clock.expected((cell,)) == 30.0
     clock.learn((other,), [row_of(other, 60.0)])  # measured on the busy device: not to be multiplied again
     assert clock.expected((other,)) == pytest.approx(60.0)
+
+
+def test_a_quiet_machine_is_faster_than_the_rows_say(priorities, suite):
+    cell = suite.cells(splits=1)[0]
+    clock = priorities.Clock(100.0, "cpu", [row_of(cell, 200.0)], pace=0.25)
+    assert clock.expected((cell,)) == 50.0
+    clock.learn((cell,), [row_of(cell, 100.0)])
+    assert clock.expected((cell,)) == 100.0
+
+
+@pytest.mark.parametrize("name", ["priorities.toml", "priorities_cpu.toml"])
+def test_every_step_names_cells(priorities, name):
+    for step in priorities.read_steps(SCRIPT.parent / name):
+        assert step.cells(), step
+        if step.data:
+            assert {cell.data for cell in step.cells()} == set(step.data), step
+
+
+def test_the_status_of_a_device_that_is_not_here(priorities, capsys):
+    assert priorities.main(["status", "--device", "cuda", "--steps", "1-2"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2

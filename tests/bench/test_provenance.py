@@ -49,8 +49,32 @@ def test_a_changed_default_makes_a_row_stale(suite, stub, monkeypatch):
 
 def test_a_row_of_another_source_is_stale_unless_the_ledger_has_both(suite, stub):
     row = run_cell(suite.cells(["sklearn/diabetes"], ["svgp"])[0], "cpu") | {"numerics": "0" * 16}
+    del row["rooms"], row["commit"], row["versions"]
     assert staleness(row, Ledger()) == ["numerics changed"]
     assert staleness(row, Ledger((frozenset({"0" * 16, numerics_version()}),))) == []
+
+
+def test_a_row_whose_rooms_are_what_they_were_is_fresh(suite, stub):
+    row = run_cell(suite.cells(["sklearn/diabetes"], ["svgp"])[0], "cpu") | {"numerics": "0" * 16}
+    assert staleness(row, Ledger()) == []  # other code changed
+    changed = row | {"rooms": row["rooms"] | {"closed form": "1" * 10}}
+    assert staleness(changed, Ledger()) == ["numerics changed: closed form"]
+    shown = Ledger((frozenset({"closed form:" + "1" * 10, "closed form:" + row["rooms"]["closed form"]}),))
+    assert staleness(changed, shown) == []
+    assert staleness(row | {"rooms": {}}, Ledger())[0].startswith("numerics changed: core, ")
+
+
+def test_a_row_with_a_clean_commit_has_the_rooms_of_it(suite, stub, monkeypatch):
+    row = run_cell(suite.cells(["sklearn/diabetes"], ["svgp"])[0], "cpu")
+    old = {name: value for name, value in row.items() if name != "rooms"}
+    old |= {"numerics": "0" * 16, "commit": "abc", "dirty": False}
+    modules = dict(numerics.module_hashes())
+    at = {"abc": modules | {"fitting/race.py": "another race", "baselines/fit.py": "another network"}}
+    monkeypatch.setattr("duogp.bench.provenance.module_hashes_at", at.get)
+    assert staleness(old, Ledger()) == []
+    at["abc"] = modules | {"kernels/base.py": "another kernel"}
+    assert staleness(old, Ledger()) == ["numerics changed: core"]
+    assert staleness(old | {"dirty": True}, Ledger()) == ["numerics changed"]
 
 
 def test_a_row_from_before_has_no_provenance():

@@ -13,8 +13,11 @@ from pathlib import Path
 
 from duogp.bench.claims import CLAIMS, decide, load_claims
 from duogp.bench.experiments import load_experiments, status_line
+from duogp.bench.measure import resolve_device
 from duogp.bench.numerics import numerics_version
 from duogp.bench.report import compare, learned, render
+from duogp.bench.rerun import RERUNS, latest, rerun
+from duogp.bench.rerun import status_lines as rerun_lines
 from duogp.bench.results import Results
 from duogp.bench.runner import run
 from duogp.bench.status import counts, every_suite, states, status_lines
@@ -62,6 +65,19 @@ def parser(prog: str) -> ArgumentParser:
     claims = commands.add_parser("claims", parents=[whole], help="the papers' claims, decided from the store")
     claims.set_defaults(store=print_claims)
     claims.add_argument("--json", action="store_true", help="a list of decisions")
+    again = commands.add_parser("rerun", parents=[whole], help="run cells drawn at random again and compare")
+    again.set_defaults(store=rerun_cells)
+    again.add_argument("suites", nargs="*", metavar="SUITE", help="default: all of them")
+    again.add_argument("--cells", metavar="K", type=int, default=2, help="of each suite (default 2)")
+    again.add_argument("--seed", metavar="S", type=int, default=0, help="of the draw (default 0)")
+    again.add_argument("--device", help="cpu, cuda (default: cuda where there is one): rows of that kind")
+    again.add_argument("--workers", metavar="K", type=int, default=1, help="processes that share the device")
+    again.add_argument("--longest", metavar="SECONDS", type=float, help="draw no cell that took longer")
+    again.add_argument("--fresh", action="store_true", help="draw no stale cell")
+    again.add_argument(
+        "--time-limit", metavar="SECONDS", type=float, help="start no cell that would end later"
+    )
+    again.add_argument("--output", metavar="FILE", type=Path, default=RERUNS, help="of the comparisons")
     report = commands.add_parser("report", parents=[whole], help="one HTML page of everything")
     report.set_defaults(store=write_report)
     report.add_argument("-o", "--output", metavar="FILE", default="report.html", help="default: report.html")
@@ -174,6 +190,8 @@ def print_status(options: Namespace) -> int:
     if not options.suite:
         for experiment in load_experiments():
             print_now(status_line(experiment))
+        for line in rerun_lines(latest()):
+            print_now(line)
         print_now(f"numerics version {numerics_version()}")
     return 0
 
@@ -190,6 +208,24 @@ def print_claims(options: Namespace) -> int:
             f"{each.verdict}: {each.claim.text} ({each.claim.paper}, {each.claim.place}): {each.numbers}"
         )
     return 0
+
+
+def rerun_cells(options: Namespace) -> int:
+    """Run cells again that have a row; exit status 1 when one differs."""
+    done = rerun(
+        [load_suite(name) for name in options.suites] if options.suites else every_suite(),
+        count=options.cells,
+        seed=options.seed,
+        device=resolve_device(options.device),
+        workers=options.workers,
+        longest=options.longest,
+        fresh=options.fresh,
+        time_limit=options.time_limit,
+        output=options.output,
+        report=print_now,
+    )
+    print_now(f"{sum(each['agrees'] for each in done)} of {len(done)} cells agree; {options.output}")
+    return 0 if all(each["agrees"] for each in done) else 1
 
 
 def write_report(options: Namespace) -> int:

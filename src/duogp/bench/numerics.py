@@ -2,10 +2,11 @@
 
 It is the sha256 over the syntax trees of the modules in `PARTS`, without comments, docstrings and line
 numbers, so that a sentence or a blank line changes nothing and an operator does. The walk over a tree is our
-own: `ast.dump` and `ast.unparse` differ between versions of Python.
+own: `ast.dump` and `ast.unparse` differ between versions of Python. What one fit depends on is finer: see
+`duogp.bench.rooms`.
 
 A changed hash does not say that a number changed. ``benchmarks/numerics.toml`` lists hashes that were shown
-to give the same numbers, each with its evidence (usually ``benchmarks/same_digits.py``); see `Ledger`.
+to give the same numbers, each with its evidence (``benchmarks/ledger.py``); see `Ledger`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ PARTS = (
     "inference", "training", "methods", "fitting", "posterior", "online", "baselines", "metrics.py", "api.py",
     "data/benchmark.py", "data/scaling.py", "data/splits.py", "data/targets.py",
 )  # fmt: skip
+#: Modules that fits run through as well, which the one hash of everything does not hold; rooms do.
+ON_THE_WAY = (
+    "data/arriving.py", "data/arrow_source.py", "data/columns.py", "data/labels.py", "data/rows.py",
+    "data/sources.py", "data/validation.py",
+)  # fmt: skip
 SOURCE = Path(__file__).resolve().parents[1]
 REPOSITORY = SOURCE.parents[1]
 LEDGER = REPOSITORY / "benchmarks" / "numerics.toml"
@@ -39,32 +45,52 @@ IGNORED_FIELDS = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 @lru_cache(maxsize=1)
 def numerics_version() -> str:
     """The numerics version of the source that runs."""
-    return version_of(
-        {path.relative_to(SOURCE).as_posix(): path.read_text("utf-8") for path in _files(SOURCE)}
-    )
+    return _version(module_hashes())
+
+
+@lru_cache(maxsize=1)
+def module_hashes() -> dict[str, str]:
+    """The hash of every module that fits run through, by its path below ``src/duogp``."""
+    texts = {path.relative_to(SOURCE).as_posix(): path for path in SOURCE.rglob("*.py")}
+    return {name: _module_hash(path.read_text("utf-8")) for name, path in texts.items() if _is_run(name)}
+
+
+def numerics_at(commit: str, repository: Path = REPOSITORY) -> str | None:
+    """The numerics version of a commit; None where git or the commit is not at hand."""
+    hashes = module_hashes_at(commit, repository)
+    return None if hashes is None else _version(hashes)
 
 
 @lru_cache(maxsize=64)
-def numerics_at(commit: str, repository: Path = REPOSITORY) -> str | None:
-    """The numerics version of a commit; None where git or the commit is not at hand."""
+def module_hashes_at(commit: str, repository: Path = REPOSITORY) -> dict[str, str] | None:
+    """`module_hashes` of a commit; None where git or the commit is not at hand."""
     command = ["git", "archive", "--format=tar", commit, "--", "src/duogp"]
     try:
         done = subprocess.run(command, cwd=repository, capture_output=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    texts = {}
+    hashes = {}
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         for member in archive:
             name = member.name.removeprefix("src/duogp/")
-            if member.isfile() and _belongs(name) and (file := archive.extractfile(member)) is not None:
-                texts[name] = file.read().decode("utf-8")
-    return version_of(texts)
+            if member.isfile() and _is_run(name) and (file := archive.extractfile(member)) is not None:
+                hashes[name] = _module_hash(file.read().decode("utf-8"))
+    return hashes
 
 
 def version_of(texts: Mapping[str, str]) -> str:
     """The hash of modules, given by path below ``src/duogp``; the order of the mapping does not matter."""
-    lines = [f"{name} {_module_hash(texts[name])}\n" for name in sorted(texts)]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()[:DIGITS]
+    return digest_of({name: _module_hash(text) for name, text in texts.items()})
+
+
+def digest_of(hashes: Mapping[str, str], digits: int = DIGITS) -> str:
+    """One hash of the hashes of modules."""
+    lines = [f"{name} {hashes[name]}\n" for name in sorted(hashes)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:digits]
+
+
+def _version(hashes: Mapping[str, str]) -> str:
+    return digest_of({name: value for name, value in hashes.items() if _belongs(name)})
 
 
 @lru_cache(maxsize=4096)  # commits share most of their files
@@ -77,8 +103,9 @@ def _belongs(name: str) -> bool:
     return name.endswith(".py") and any(name == part or name.startswith(f"{part}/") for part in PARTS)
 
 
-def _files(source: Path) -> list[Path]:
-    return [path for path in source.rglob("*.py") if _belongs(path.relative_to(source).as_posix())]
+def _is_run(name: str) -> bool:
+    """Whether fits run through a path below ``src/duogp``."""
+    return _belongs(name) or name in ON_THE_WAY
 
 
 def _tokens(node: object) -> Iterable[str]:
@@ -128,7 +155,7 @@ def _is_text_alone(node: object) -> bool:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Groups of numerics versions that were shown to give the same numbers, defaults included.
+    """Groups of versions, of everything or of a room, that were shown to give the same numbers.
 
     The file has tables ``[[same]]`` with ``versions`` (a list of hashes) and ``evidence`` (what was run).
     """

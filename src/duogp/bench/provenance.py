@@ -15,7 +15,8 @@ from functools import lru_cache
 from typing import Any
 
 from duogp.bench import measure
-from duogp.bench.numerics import REPOSITORY, Ledger, numerics_at, numerics_version
+from duogp.bench.numerics import REPOSITORY, Ledger, module_hashes_at, numerics_at, numerics_version
+from duogp.bench.rooms import FitTraits, changed_rooms, room_hashes, versions_of
 from duogp.bench.suite import RUNNER_SETTINGS, Cell, canonical_json
 
 #: Settings that belong to the run, not to the result: no part of what is resolved.
@@ -31,11 +32,13 @@ def stamp(
     method: str | None = None,
     settings: Mapping[str, Any] | None = None,
     seed: int | None = None,
+    classifies: bool = False,
 ) -> dict[str, Any]:
     """The provenance fields of a row that ends now; without what is not given.
 
     ``device``: a torch device. ``method`` and ``settings``: the keywords of `duogp.fit`, stored as
-    ``resolved`` with every default filled in.
+    ``resolved`` with every default filled in; ``rooms`` are then the versions of the code that fit runs.
+    ``classifies``: whether its targets are labels.
     """
     commit, dirty = tree_state()
     row: dict[str, Any] = {"commit": commit, "dirty": dirty, "numerics": numerics_version()}
@@ -46,6 +49,7 @@ def stamp(
         row["seed"] = seed
     if method is not None:
         row["resolved"] = resolved(method, settings or {})
+        row["rooms"] = versions_of(FitTraits(method, row["resolved"], device or "cpu", classifies))
     row["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
     return row
 
@@ -120,16 +124,35 @@ def changed_defaults(row: Mapping[str, Any]) -> list[str]:
 def staleness(row: Mapping[str, Any], ledger: Ledger) -> list[str]:
     """The reasons why a row may not be what the library computes now; none for a fresh row.
 
-    A row without a numerics version but with a clean commit has that of its commit.
+    A row is fresh where all code is what it was (by its numerics version), or where the rooms are that its
+    fit runs through; the ledger says which versions are as good as equal. A row with a clean commit that
+    holds neither has those of its commit.
     """
-    now = numerics_version()
     version = row.get("numerics")
-    if version is None and (commit := _clean_commit(row)) is not None:
+    commit = _clean_commit(row)
+    if version is None and commit is not None:
         version = numerics_at(commit)
     if version is None:
         return [NO_PROVENANCE]
-    reasons = [] if ledger.same(str(version), now) else [CHANGED_NUMERICS]
-    return reasons + [f"default changed: {change}" for change in changed_defaults(row)]
+    reasons = [f"default changed: {change}" for change in changed_defaults(row)]
+    if ledger.same(str(version), numerics_version()):
+        return reasons
+    changed = _changed_rooms(row, commit, ledger)
+    if changed is None:
+        return [CHANGED_NUMERICS, *reasons]
+    return ([f"{CHANGED_NUMERICS}: {', '.join(changed)}"] if changed else []) + reasons
+
+
+def _changed_rooms(row: Mapping[str, Any], commit: str | None, ledger: Ledger) -> list[str] | None:
+    """The rooms of a row's fit that changed since; None where it is not known what they were."""
+    if "method" not in row or "resolved" not in row:
+        return None
+    classifies = str(row.get("data")).startswith("classification/")
+    fit = FitTraits(str(row["method"]), row["resolved"], str(row.get("device", "cpu")), classifies)
+    then = row.get("rooms")
+    if then is None and commit is not None and (modules := module_hashes_at(commit)) is not None:
+        then = versions_of(fit, room_hashes(modules))
+    return None if then is None else changed_rooms(then, versions_of(fit), ledger)
 
 
 def _clean_commit(row: Mapping[str, Any]) -> str | None:

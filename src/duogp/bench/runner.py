@@ -126,7 +126,13 @@ def run_job(job: Job, device: str) -> list[Row]:
 
 def provenance(cell: Cell, device: str) -> Row:
     """The stamp of a cell's row, and the hash of its resolved configuration."""
-    stamped = stamp(device, method=cell.method, settings=cell.settings, seed=cell.seed)
+    stamped = stamp(
+        device,
+        method=cell.method,
+        settings=cell.settings,
+        seed=cell.seed,
+        classifies=cell.task == "classification",
+    )
     return stamped | {"configuration": configuration(cell)}
 
 
@@ -168,9 +174,11 @@ def evaluate(job: Job, device: str) -> list[Row]:
                 "n_test": len(part.y_test),
                 "dims": int(part.X_train.shape[1]),
                 "replicates": len(job),
+                "job": [each.split for each in job],
                 "seconds": {name: round(value, 4) for name, value in seconds.items()},
                 "peak_memory_bytes": measure.peak_memory(device),
                 "metrics": {name: v.item() if hasattr(v, "item") else v for name, v in metrics.items()},
+                "standard_errors": task.standard_errors(part.y_test, prediction),
                 "zscores": task.zscores(part.y_test, prediction),
                 "hyperparameters": model.hyperparameters(),
                 "history": learning_curve.summary(

@@ -37,6 +37,13 @@ class Regression:
 
         return regression_metrics(y, prediction.mean, prediction.std, prediction.noise)
 
+    def standard_errors(self, y: NDArray, prediction: Any) -> dict[str, float]:
+        """Standard errors over the test rows: of the mean NLL, and of the RMSE by the delta method."""
+        errors = (np.asarray(y, dtype=np.float64) - prediction.mean) ** 2
+        nll = 0.5 * np.log(2 * np.pi * prediction.std**2) + 0.5 * errors / prediction.std**2
+        rmse = float(np.sqrt(errors.mean()))
+        return {"rmse": standard_error(errors) / (2 * rmse) if rmse > 0 else 0.0, "nll": standard_error(nll)}
+
     def zscores(self, y: NDArray, prediction: Any) -> list[float]:
         """Quantiles of (y − mean) / std at the levels ½/Q, 1½/Q, …: what plots of calibration need."""
         z = (np.asarray(y) - prediction.mean) / prediction.std
@@ -70,9 +77,28 @@ class Classification:
 
         return classification_metrics(y, prediction.probabilities, prediction.classes)
 
+    def standard_errors(self, y: NDArray, prediction: Any) -> dict[str, float]:
+        """Standard errors over the test rows, of the mean NLL and of the accuracy."""
+        from duogp.data.labels import codes_of
+        from duogp.metrics import SMALLEST_PROBABILITY
+
+        p, codes = (
+            np.asarray(prediction.probabilities),
+            codes_of(np.asarray(y), np.asarray(prediction.classes)),
+        )
+        own = np.where(codes < 0, 0.0, p[np.arange(len(p)), codes])
+        nll = -np.log(np.clip(own, SMALLEST_PROBABILITY, 1.0))
+        return {"accuracy": standard_error(p.argmax(1) == codes), "nll": standard_error(nll)}
+
     def zscores(self, y: NDArray, prediction: Any) -> list[float]:
         """None: labels have no z-score."""
         return []
+
+
+def standard_error(values: NDArray) -> float:
+    """Of the mean of one value per row: s / √n; NaN for a single row."""
+    values = np.asarray(values, dtype=np.float64)
+    return float(values.std(ddof=1) / np.sqrt(values.size)) if values.size > 1 else float("nan")
 
 
 LearningTask = Regression | Classification
