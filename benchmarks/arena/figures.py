@@ -79,7 +79,8 @@ def save_ranks(path: Path, halves: dict[str, dict[str, Standing]], title: str) -
         main = list(halves.values())[-1][metric]
         means = ranks(main.scores).mean(0)
         names = [main.names[i] for i in np.argsort(means)]
-        for shift, marker, (half, panel) in zip((-0.2, 0.0, 0.2), "o^s", halves.items(), strict=False):
+        shifts = np.linspace(-0.25, 0.25, len(halves)) if len(halves) > 1 else [0.0]
+        for shift, marker, (half, panel) in zip(shifts, "o^sDv", halves.items(), strict=False):
             r = ranks(panel[metric].scores)
             for y, name in enumerate(names):
                 if name not in panel[metric].names:

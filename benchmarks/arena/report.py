@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from arena.brief import BRIEF, WHOLE, brief_table, put
 from arena.contestants import OURS
 from arena.ranks import critical_difference, friedman, holm, paired, ranks
 from arena.run import RESULTS, read_rows
@@ -33,14 +34,25 @@ class Report:
     def kinds(self) -> list[str]:
         return [kind for kind in METRICS if any(row["kind"] == kind for row in self.rows)]
 
-    def markdown(self) -> str:
-        parts = ["# The arena", self.head()]
+    def markdown(self, title: str = "# The arena") -> str:
+        parts = [title, self.head()]
         for kind in self.kinds():
             for half in reversed(HALVES):
                 parts.append(self.section(kind, half))
             parts.append(self.all_sets(kind))
         parts.append(self.failures())
         return "\n\n".join(part for part in parts if part) + "\n"
+
+    def brief(self, half: str) -> str:
+        """Mean ranks of one half, a table for each kind."""
+        tables = []
+        for kind, metrics in METRICS.items():
+            standings = {metric: self.standing(kind, metric, half) for metric in metrics}
+            if all(found.sets for found in standings.values()):
+                tables.append(brief_table(kind, standings))
+        if not tables:
+            raise SystemExit(f"no rows of the half {half}")
+        return "\n\n".join(tables)
 
     def head(self) -> str:
         return (
@@ -188,6 +200,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--contestants", help="only these peers, separated by commas")
     parser.add_argument("--within", type=float, help="seconds: fits that took longer count as not finished")
     parser.add_argument("--output", type=Path, help="a markdown file; default: standard output")
+    parser.add_argument("--brief", choices=HALVES, metavar="HALF", help="only the mean ranks of one half")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write between the marks of this page")
     parser.add_argument("--figures", type=Path, metavar="FOLDER", help="write the figures there")
 
 
@@ -206,8 +220,11 @@ def main(options: argparse.Namespace) -> int:
     }
     rows = [row for row in rows if (row["table"], row["split"]) in ran]
     report = Report(rows, labels, options.within)
-    text = report.markdown()
-    if options.output:
+    title = "" if options.page else "# The arena"
+    text = report.brief(options.brief) if options.brief else report.markdown(title)
+    if options.page:
+        put(options.page, BRIEF if options.brief else WHOLE, text)
+    elif options.output:
         options.output.write_text(text, encoding="utf-8")
     else:
         print(text)

@@ -1,8 +1,9 @@
 """Jobs of the arena: set × split × contestant, each in a process of its own, rows appended to a file.
 
 A job is skipped where the file has a row of the same key (set, split, contestant, label of ours); one that
-failed is tried again with ``--again``. Jobs are ordered by split, so that a run cut by ``--deadline`` leaves
-whole splits. A process has its own cores where the machine can pin it, and is killed after `KILL` seconds.
+failed is tried again with ``--again``. Jobs are ordered by split, so that a run cut by ``--deadline`` or
+``--within`` leaves whole splits; within a split by contestants and sets as they are named. A process has its
+own cores where the machine can pin it, and is killed after `KILL` seconds.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from arena.tables import BLIND
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "arena.jsonl"
 #: Seconds of a job, prediction and imports included, after which it counts as not finished.
 KILL = 150.0
+#: Seconds before the end of a run ``--within`` a limit in which no job is started.
+LAST_START = 75.0
 SPLITS = 5
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 #: Modules that are loaded once for all jobs; none of them is a peer.
@@ -197,8 +200,15 @@ def run(
     workers: int,
     threads: int,
     deadline: float | None = None,
+    within: float | None = None,
 ) -> int:
-    """Run jobs in their order, so many at once; returns how many were started."""
+    """Run jobs in their order, so many at once; returns how many were started.
+
+    After ``deadline`` seconds none is started; after ``within`` seconds those under way are ended and have no
+    row, so that a later run takes them up.
+    """
+    if within is not None:
+        deadline = min(within - LAST_START, within if deadline is None else deadline)
     available = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     places: list[tuple[int, ...]] = [
         tuple(available[i * threads : (i + 1) * threads]) if len(available) >= workers * threads else ()
@@ -211,9 +221,12 @@ def run(
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         while queue or busy:
-            late = deadline is not None and time.perf_counter() - begin > deadline
-            if late:
+            passed = time.perf_counter() - begin
+            if deadline is not None and passed > deadline:
                 queue.clear()
+            if within is not None and passed > within:
+                print(f"ended after {within:g} s with {len(busy)} jobs under way", flush=True)
+                break
             while queue and places:
                 busy.append(Process(queue.pop(), folder, threads, places.pop()))
                 started += 1
@@ -259,6 +272,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--deadline", type=float, help="seconds after which no job starts")
+    parser.add_argument(
+        "--within", type=float, help="seconds of the whole run; what is under way then is left to the next"
+    )
     parser.add_argument("--again", action="store_true", help="try failed jobs again")
 
 
@@ -296,7 +312,8 @@ def missing_jobs(options: argparse.Namespace) -> list[Job]:
 def main(options: argparse.Namespace) -> int:
     """Run the missing jobs."""
     missing = missing_jobs(options)
-    run(missing, options.results, options.folder, options.workers, options.threads, options.deadline)
+    limits = options.deadline, options.within
+    run(missing, options.results, options.folder, options.workers, options.threads, *limits)
     return 0
 
 

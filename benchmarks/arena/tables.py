@@ -7,8 +7,9 @@ random by a seed that depends on the name alone.
 **Halves.** Settings of duogp may be chosen on sets of the half "choice"; the half "report" is for the
 verdict. The rule has seen no results: sets of one origin form a family; families of one kind (regression or
 classification), of one type (arrays or mixed tables) and of one size class are sorted by the sha256 of their
-name and alternate between the halves. `halves.json` holds the outcome. Two more, "blind" and "blind-2", have
-a rule of their own (see `blind`) and are used only where they are named: "all" are the first two.
+name and alternate between the halves. `halves.json` holds the outcome. Three more, "blind", "blind-2"
+and "blind-3", have a rule of their own (see `blind`) and are used only where they are named: "all" are the
+first two.
 
     python -m arena.tables --export FOLDER     write every set as an npz file that needs no other package
     python -m arena.tables                     print the list; both take --half blind
@@ -36,7 +37,7 @@ TEST_ROWS = 3_000
 TEST_SHARE = 0.2
 SMALL = 1_500  # rows: the border between the two size classes
 HALVES = Path(__file__).with_name("halves.json")
-BLIND = ("blind", "blind-2")  # the halves that "all" leaves out
+BLIND = ("blind", "blind-2", "blind-3")  # the halves that "all" leaves out
 EXPORTED = "arena.json"  # the list of an exported folder
 
 
