@@ -17,24 +17,28 @@ MARGIN = 10.0
 
 
 class Clock:
-    """Expected seconds of jobs, from rows of the same kind of device, and the time left."""
+    """Expected seconds of jobs, from rows of the same kind of device, and the time left.
 
-    def __init__(self, limit: float, device: str, rows: Iterable[Row]) -> None:
+    ``pace``: what a job is expected to take, in units of what its rows took, until jobs of this run say.
+    """
+
+    def __init__(self, limit: float, device: str, rows: Iterable[Row], pace: float = 1.0) -> None:
         self.limit, self.device, self.start = limit, device.split(":")[0], time.monotonic()
+        self.pace = pace
         self._seconds: dict[tuple[str, ...], float] = {}
         self._slowness: list[float] = []
         for row in rows:
-            self._note(row)
+            self._note(row, 1.0)
 
     @property
     def slowness(self) -> float:
-        """How many times as long as expected the cells of this run take: other workers share the device."""
-        return max(1.0, statistics.median(self._slowness)) if self._slowness else 1.0
+        """How many times as long as in the rows cells take in this run: other workers share the device."""
+        return max(self.pace, statistics.median(self._slowness)) if self._slowness else self.pace
 
-    def _note(self, row: Row) -> None:
+    def _note(self, row: Row, slowness: float) -> None:
         if row["status"] != "ok" or str(row["device"]).split(":")[0] != self.device:
             return
-        seconds = sum(row["seconds"].values()) / self.slowness
+        seconds = sum(row["seconds"].values()) / slowness
         suite, data, label = row["suite"], row["data"], row["label"]
         self._seconds[suite, data, label] = seconds
         for key in ((suite, "data", data), (suite, "label", label), ("any suite", data, row["method"])):
@@ -48,7 +52,7 @@ class Clock:
             self._slowness.append(statistics.fmean(took) / known)
         else:
             for row in rows:
-                self._note(row)
+                self._note(row, self.slowness)
 
     def expected(self, job: Job) -> float:
         """Seconds of a job, on a device as busy as it has been in this run."""

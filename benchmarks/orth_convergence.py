@@ -299,7 +299,7 @@ class FullBatch(Problem):
         return self._loss
 
     @torch.no_grad()
-    def finish(self) -> None:
+    def finish(self, factors: Any | None = None) -> None:
         self._note()
         self.model.basis.keep_record = False  # of a step: there is none left
         self.elbo[self.done] = -self.model.loss(self.batch)[0]

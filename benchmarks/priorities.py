@@ -3,17 +3,19 @@
     python benchmarks/priorities.py run --time-limit 540 --workers 6 --results-dir FOLDER
     python benchmarks/priorities.py collect FOLDER        append what FOLDER holds to the suites' results
     python benchmarks/priorities.py status                what each step has, lacks, and would take
+    python benchmarks/priorities.py run --file benchmarks/priorities_cpu.toml --device cpu --workers 9 ...
 
-`benchmarks/priorities.toml` lists the steps. Cells that have a row are skipped: a run goes on where another
-ended; with ``--since 2026-11-17T12:00`` only rows that finished later count. A cell whose hash is that of a
-finished cell of another suite (Table 8 repeats a row of Table 2) takes its row over. With ``--results-dir``
-rows of all suites go to one file there, ``rows.jsonl`` (and ``online_robot.jsonl``), so that little has to be
-copied back; without it to the suites' own files.
+`benchmarks/priorities.toml` lists the steps; those of ``priorities_cpu.toml`` are for the cores of a machine
+whose GPU has the others. Cells that have a row are skipped: a run goes on where another ended; with
+``--since 2026-11-17T12:00`` only rows that finished later count. A cell whose hash is that of a finished cell
+of another suite (Table 8 repeats a row of Table 2) takes its row over. With ``--results-dir`` rows of all
+suites go to one file there, ``rows.jsonl`` (and ``online_robot.jsonl``), so that little has to be copied
+back; without it to the suites' own files.
 
 No cell starts that would not end before ``--time-limit`` seconds, judged by what the same data and method
-took on this kind of device, times how much slower this run is than those were. A cell that does not fit is
-passed over, smaller ones after it still run. At ``--hard-limit`` everything is stopped; only cells in work
-are lost.
+took on this kind of device, times how much slower this run is than those were (``--pace``, until it shows).
+A cell that does not fit is passed over, smaller ones after it still run. At ``--hard-limit`` everything is
+stopped; only cells in work are lost.
 """
 
 from __future__ import annotations
@@ -237,7 +239,8 @@ def run(options: argparse.Namespace) -> int:
     device = resolve_device(options.device)
     steps, store = read_steps(options.file, options.steps), Store(folder, options.since)
     queue = plan(steps, store)
-    clock = Clock(options.time_limit, device, store.rows(dict.fromkeys(step.suite for step in steps)))
+    rows = store.rows(dict.fromkeys(step.suite for step in steps))
+    clock = Clock(options.time_limit, device, rows, options.pace)
     counts, passed, total = {"ok": 0, "failed": 0}, list[Cell](), sum(map(len, queue))
     print(f"{total} cells in {len(queue)} jobs on {device}, {options.workers} workers", flush=True)
 
@@ -298,7 +301,8 @@ def collect(options: argparse.Namespace) -> int:
 def status(options: argparse.Namespace) -> int:
     """One line for each step: finished cells of all, and the seconds the others would take on a device."""
     steps, store = read_steps(options.file, options.steps), Store(options.results_dir, options.since)
-    clock = Clock(math.inf, resolve_device(options.device), store.rows({step.suite for step in steps}))
+    device = options.device or resolve_device(None)  # one that is not here may be asked about
+    clock = Clock(math.inf, device, store.rows({step.suite for step in steps}))
     counted: set[tuple[str, str]] = set()
     for step in steps:
         cells = step.cells()
@@ -325,6 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = commands.add_parser("run", parents=[common], help="run what has no row yet")
     runs.add_argument("--time-limit", type=float, default=math.inf, metavar="SECONDS")
     runs.add_argument("--hard-limit", type=float, metavar="SECONDS", help="stop everything (default: never)")
+    runs.add_argument("--pace", type=float, default=1.0, metavar="FACTOR", help="of what cells took before")
     runs.add_argument("--workers", type=int, default=1, help="processes that share the device")
     runs.add_argument("--robot-cache", type=Path, default=Path("local/data/robot"), help="MuJoCo sets")
     runs.set_defaults(command=run)
