@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import duogp
-from duogp.io import SavedModelError, folder, is_saved_model, load, read_folder, write_folder
+from duogp.io import SavedModelError, folder, is_saved_model, load, read_folder, swap, write_folder
 from duogp.io.folder import MANIFEST, TENSORS, checksum
 from duogp.kernels import RBF, Scale
 from duogp.numerics.networks import MLP
@@ -160,7 +160,7 @@ def test_a_failure_leaves_what_was_there(model, monkeypatch, when):
         monkeypatch.setattr(os, "fsync", _no_space)
     else:
         rename = os.rename
-        monkeypatch.setattr(folder, "_exchange", lambda one, other: False)  # as on other systems
+        monkeypatch.setattr(swap, "_exchange", lambda one, other: False)  # as on other systems
         monkeypatch.setattr(os, "rename", lambda a, b: _no_space() if ".new-" in str(a) else rename(a, b))
     with pytest.raises(OSError, match="no space"):
         gp.save(model)
@@ -172,7 +172,7 @@ def test_a_failure_leaves_what_was_there(model, monkeypatch, when):
 def test_files_of_a_model_are_replaced_with_it(at_once, tmp_path, monkeypatch):
     """And those of nobody, such as notes, stay."""
     if not at_once:
-        monkeypatch.setattr(folder, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(swap, "_exchange", lambda one, other: False)
     target = tmp_path / "model"
     write_folder(target, {"kind": "a"}, {}, {"table.json": b"first"})
     (target / "notes.txt").write_text("mine")

@@ -135,7 +135,10 @@ class DuoGPModel(FittedModel, FantasizeMixin):
         input_transform: InputTransform | None = None,
         outcome_transform: OutcomeTransform | None = None,
     ) -> Self:
-        """The model of a `duogp.GP` that was fitted to these rows (as the transforms give them)."""
+        """The model of a `duogp.GP` that was fitted to these rows (as the transforms give them).
+
+        X [n, d], Y and Yvar [n, outputs].
+        """
         require_normal(gp)
         model = cls.__new__(cls)
         model._begin(X, Y, Yvar, input_transform, outcome_transform)
@@ -185,6 +188,7 @@ class DuoGPModel(FittedModel, FantasizeMixin):
     ) -> Self:
         """A new model of all of these observations, started from the parameters of this one.
 
+        X [n, d], Y and Yvar [n, outputs].
         Rows that this model has not seen are predicted first. Where it is off by more of its own standard
         deviations than it may be, it is not trained further but fitted anew, transforms and scales included;
         so is an exact GP of few rows, unless ``steps`` are given (50 otherwise). With ``steps=0``
@@ -235,7 +239,7 @@ class DuoGPModel(FittedModel, FantasizeMixin):
 
     @property
     def train_inputs(self) -> tuple[Tensor]:
-        """The inputs as they were given, untransformed."""
+        """The inputs as they were given, untransformed, [n, d]."""
         return (self.train_X,)
 
     @property
@@ -358,7 +362,7 @@ class DuoGPModel(FittedModel, FantasizeMixin):
     def fantasize(
         self, X: Tensor, sampler: MCSampler, observation_noise: Tensor | None = None, **kwargs: Any
     ) -> Self:
-        """The model conditioned on draws of what would be observed at X (`FantasizeMixin.fantasize`)."""
+        """The model conditioned on draws of what would be observed at X [*b, q, d], one for each sample."""
         if observation_noise is None and self.train_Yvar is not None:  # the mean of Yvar
             observation_noise = self._noise(X, True)
         return super().fantasize(X, sampler, observation_noise, **kwargs)

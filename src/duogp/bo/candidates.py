@@ -26,13 +26,13 @@ def latin_hypercube(n: int, dims: int, rng: np.random.Generator) -> Floats:
 
 
 def trust_box(centre: Floats, length: float, weights: Floats) -> tuple[Floats, Floats]:
-    """Lower and upper corner of the box with sides L·w around a point, cut to the cube."""
+    """Lower and upper corner, each [d], of the box with sides L·w around a point [d], cut to the cube."""
     half = 0.5 * length * weights
     return np.clip(centre - half, 0.0, 1.0), np.clip(centre + half, 0.0, 1.0)
 
 
 def normalised_weights(lengthscales: Floats | None, dims: int) -> Floats:
-    """Lengthscales divided by their geometric mean, so that boxes of one L have one volume; else all 1."""
+    """Lengthscales [d] over their geometric mean, so that boxes of one L have one volume; else all 1."""
     if lengthscales is None:
         return np.ones(dims)
     logs = np.log(lengthscales)

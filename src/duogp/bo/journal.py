@@ -90,7 +90,7 @@ class Journal:
         return found
 
     def append(self, number: int, proposal: Proposal, y: Floats) -> None:
-        """Write a batch, all of it or nothing; it is on disk when this returns."""
+        """Write a batch with its values y [q], all of it or nothing; it is on disk when this returns."""
         lines, best = [], self.best
         for x, region, value in zip(proposal.X, proposal.regions, y, strict=True):
             best = max(best, float(value)) if np.isfinite(value) else best

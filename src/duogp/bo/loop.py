@@ -60,7 +60,10 @@ def make_strategy(
     successes: int | None = None,
     **settings: Any,
 ) -> Strategy:
-    """Random search ("random"), or TuRBO with a method of the registry or BoTorch's exact GP ("botorch")."""
+    """Random search ("random"), or TuRBO with a method of the registry or BoTorch's exact GP ("botorch").
+
+    ``initial``: how many points to begin with, or these points [n, dims] of the cube.
+    """
     first = _checked_initial(initial, dims)
     if method in (RANDOM, BOTORCH) and settings:
         raise ValueError(f"method {method!r} has no settings, got {', '.join(settings)}")

@@ -42,7 +42,10 @@ class InputScaling:
 
 
 def floored(variances: Tensor, outcomes: Tensor) -> Tensor:
-    """Known noise variances, kept above rounding: who knows a value exactly says 0."""
+    """Known noise variances, kept above rounding: who knows a value exactly says 0.
+
+    Variances, outcomes and result [..., n, outputs].
+    """
     return torch.maximum(variances, LEAST_NOISE * outcomes.var(-2, keepdim=True).clamp_min(LEAST_NOISE))
 
 
@@ -79,7 +82,7 @@ def require_normal(gp: GP) -> None:
 
 
 def unseen_rows(X: Tensor, known: Tensor) -> NDArray[np.bool_]:
-    """Which rows of X are none of the known ones."""
+    """Mask [n] of the rows of X [n, d] that are none of the known ones [m, d]."""
     seen = {row.tobytes() for row in known.detach().to(X).cpu().numpy()}
     return np.array([row.tobytes() not in seen for row in X.detach().cpu().numpy()], dtype=bool)
 
@@ -95,12 +98,12 @@ def flat(values: Tensor, dims: int) -> Tensor:
 
 
 def as_array(values: Tensor) -> NDArray[np.float64]:
-    """A tensor as a float64 array."""
+    """A tensor [...] as a float64 array of its shape."""
     return values.detach().double().cpu().numpy()
 
 
 def as_targets(values: Tensor) -> NDArray[np.float64]:
-    """Y, or its noise variances, as `duogp.fit` takes them: one output as a vector."""
+    """Y, or its noise variances, as `duogp.fit` takes them: [n, outputs], or [n] of one output."""
     return as_array(values[..., 0] if values.shape[-1] == 1 else values)
 
 

@@ -67,7 +67,7 @@ def comparison_plot(
 
 
 def mean_and_error(runs: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Mean and standard error over runs of the best value after each evaluation."""
+    """Mean and standard error, [n] of the shortest, over runs of the best value after each evaluation."""
     length = min(len(y) for y in runs)
     best = np.stack([np.maximum.accumulate(y[:length]) for y in runs])
     spread = best.std(0, ddof=1) if len(best) > 1 else np.zeros(length)

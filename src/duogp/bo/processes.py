@@ -68,7 +68,10 @@ class Process(ABC):
         """``num`` functions drawn from the process."""
 
     def joint(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and covariance of f(x); variances are floored at rounding, their gradients are not."""
+        """Mean and covariance of f(x); variances are floored at rounding, their gradients are not.
+
+        x [*b, q, d] → [*b, latent, q] and [*b, latent, q, q].
+        """
         points = self.at(x)
         covariance = self.covariance(points, points)
         diagonal = covariance.diagonal(dim1=-2, dim2=-1)

@@ -136,7 +136,7 @@ def is_surprised(gp: GP, X: Any, y: Any, *, noise: Any = None) -> bool:
 
 
 def too_large(errors: NDArray[np.float64]) -> bool:
-    """Whether standardised errors are larger than chance and hope explain."""
+    """Whether standardised errors [...] are larger than chance and hope explain."""
     count = errors.size
     return bool(np.mean(errors**2) > max(LARGE, chi2.isf(RARE, count) / count))
 
@@ -186,7 +186,7 @@ def refit(
     validates = steps > 0 and _stops_by_validation(gp, settings)
     if not validates:
         own = own.but(early_stopping=False, validation_fraction=0.0)
-    if entry.basis == gp.method.basis:
+    if entry.recipe == gp.method.recipe:  # the same basis
         own = _points_as_they_are(own, gp, len(matrix))
     data = Dataset.of_rows(x_scaled, y_scaled, [np.arange(len(matrix))], own, noise=row_noise)
     every_column = np.ones(x_scaled.shape[1], dtype=bool)

@@ -45,7 +45,7 @@ class TrustRegion:
     generation: int = 0  # how often it has started again
 
     def observe(self, best_before: float, values: NDArray[np.float64]) -> None:
-        """Grow or shrink by the values of its share of a batch (larger is better, NaN failed)."""
+        """Grow or shrink by the values [k] of its share of a batch (larger is better, NaN failed)."""
         best = np.max(values, initial=-np.inf, where=np.isfinite(values))  # a failed evaluation is no success
         if best > (best_before + IMPROVEMENT * abs(best_before) if math.isfinite(best_before) else -math.inf):
             self.successes, self.failures = self.successes + 1, 0

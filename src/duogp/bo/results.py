@@ -32,7 +32,7 @@ class Result:
     def of(
         cls, task: str, method: str, batches: list[Evaluated], bounds: ArrayLike, optimum: float | None
     ) -> Result:
-        """The batches of a run, one after the other."""
+        """The batches of a run, one after the other; bounds [2, d]."""
         low_high = np.asarray(bounds, dtype=np.float64)
         X = np.concatenate([low_high[:0], *(batch.proposal.X for batch in batches)])
         y = np.concatenate([np.empty(0), *(batch.y for batch in batches)])
@@ -41,7 +41,7 @@ class Result:
 
     @property
     def incumbent(self) -> Floats:
-        """The best value after each evaluation; NaN before the first that did not fail."""
+        """The best value after each evaluation, [n]; NaN before the first that did not fail."""
         return (np.fmax if self.direction == MAXIMISE else np.fmin).accumulate(self.y)
 
     @property

@@ -46,7 +46,7 @@ class Strategy(ABC):
         """The next batch, of at most ``most`` points."""
 
     def tell(self, proposal: Proposal, y: Floats) -> None:
-        """Take in the values of all points of a batch; larger is better, NaN is a failed evaluation."""
+        """Take in the values y [q] of all points of a batch; larger is better, NaN a failed evaluation."""
         self.batches += 1
 
     def save(self, folder: Path) -> None:

@@ -71,7 +71,7 @@ class Surrogate(ABC):
 
     @abstractmethod
     def fit(self, X: Floats, y: Floats, seed: int) -> Self:
-        """A new surrogate fitted to all rows, started from this one."""
+        """A new surrogate fitted to all rows X [n, d] and y [n], started from this one."""
 
     @abstractmethod
     def draw(self, X: Floats, n: int, seed: int) -> Floats:
@@ -79,7 +79,7 @@ class Surrogate(ABC):
 
     @abstractmethod
     def lengthscales(self) -> Floats | None:
-        """Of the covariance kernel, one for each coordinate; None where it has none."""
+        """Of the covariance kernel, one for each coordinate, [d]; None where it has none."""
 
     def save(self, folder: Path) -> None:
         """Write the state that the next fit starts from; nothing, where that does not depend on this one."""
@@ -251,7 +251,7 @@ class BoTorchSurrogate(Surrogate):
         return replace(self, model=model, rows=len(y), centre=centre, scale=scale)
 
     def draw(self, X: Floats, n: int, seed: int) -> Floats:
-        """Joint draws at all candidates, by a factorisation of their covariance as in the tutorial."""
+        """Joint draws [n, m] at all candidates X [m, d], by a factorisation as in the tutorial."""
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             values = self.model.posterior(torch.as_tensor(X)).rsample(torch.Size([n]))
@@ -268,13 +268,13 @@ def least_noise(method: str, rows: int, dims: int) -> float:
 
 
 def standard_units(y: Floats) -> tuple[float, float]:
-    """Median and standard deviation of the values; 1 in place of a standard deviation of zero."""
+    """Median and standard deviation of the values [n]; 1 in place of a standard deviation of zero."""
     scale = float(y.std())
     return float(np.median(y)), scale if scale > 1e-6 else 1.0
 
 
 def ard_lengthscales(model: Model) -> Floats | None:
-    """Lengthscales of the covariance kernel, where it is stationary with one for each input; else None."""
+    """Lengthscales [d] of the covariance kernel, if it is stationary with one for each input; else None."""
     kernel: Any = model.basis.kernel
     if hasattr(model, "hidden"):
         return None

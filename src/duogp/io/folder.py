@@ -12,15 +12,12 @@ major version is refused; older ones are brought up to date by `UPGRADES`.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import hashlib
 import json
 import math
 import os
 import platform
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -34,6 +31,7 @@ from duogp._version import __version__
 from duogp.disk import clear_errors
 from duogp.errors import SavedModelError
 from duogp.io.plain import entries, entry
+from duogp.io.swap import beside, put, write_through
 from duogp.training.checkpoint import FOLDER as CHECKPOINTS
 
 FORMAT = "duogp-model"
@@ -100,16 +98,16 @@ def write_folder(
     if files:
         full["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     full["checksum"] = checksum(full)
-    fresh = _beside(target, "new")
+    fresh = beside(target, "new")
     with clear_errors(target, "A model that was there is as it was"):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             fresh.mkdir()
-            _write(fresh / TENSORS, data)
+            write_through(fresh / TENSORS, data)
             for name, content in files.items():
-                _write(fresh / name, content)
-            _write(fresh / MANIFEST, (readable(full) + "\n").encode())
-            _put(fresh, target)
+                write_through(fresh / name, content)
+            write_through(fresh / MANIFEST, (readable(full) + "\n").encode())
+            put(fresh, target, {MANIFEST, TENSORS, *OWN_FILES})
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     return target
@@ -159,89 +157,6 @@ def _require_free(target: Path) -> None:
         raise SavedModelError(f"{target} exists and is not a saved model: it will not be overwritten")
 
 
-def _put(fresh: Path, target: Path) -> None:
-    """Move a complete folder to its place; the former one is removed afterwards, without its other files.
-
-    They are in both folders when these change places: a process that is killed then has lost none.
-    """
-    if not target.exists():
-        try:
-            os.rename(fresh, target)
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another writer was faster
-                raise
-    _link_others(target, fresh)
-    if _exchange(fresh, target):
-        _keep_others(fresh, target)  # those that are new; what is left of it the caller removes
-        return
-    former = _beside(target, "old")
-    os.rename(target, former)
-    try:
-        os.rename(fresh, target)
-    except OSError:
-        os.rename(former, target)
-        raise
-    _keep_others(former, target)
-    shutil.rmtree(former, ignore_errors=True)
-
-
-def _others(folder: Path, missing_in: Path) -> Iterator[tuple[Path, Path]]:
-    """Files and folders that are none of a model's (figures, notes), and their places in another folder."""
-    own = {MANIFEST, TENSORS, *OWN_FILES}
-    for other in folder.iterdir():
-        if other.name not in own and not (missing_in / other.name).exists():
-            yield other, missing_in / other.name
-
-
-def _link_others(former: Path, fresh: Path) -> None:
-    """Give a folder that is not yet in its place the other files of the former one; both have them then."""
-    with contextlib.suppress(FileNotFoundError):  # another writer has taken the model's place
-        for other, place in _others(former, fresh):
-            if other.is_dir() and not other.is_symlink():
-                shutil.copytree(other, place, symlinks=True, copy_function=_link)
-            else:
-                _link(other, place)
-
-
-def _link(source: str | os.PathLike[str], place: str | os.PathLike[str]) -> None:
-    """A second name of a file; a copy where the file system has none."""
-    try:
-        os.link(source, place, follow_symlinks=False)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        shutil.copy2(source, place, follow_symlinks=False)
-
-
-def _keep_others(former: Path, target: Path) -> None:
-    """Move other files that the new folder lacks to it."""
-    for other, place in _others(former, target):
-        with contextlib.suppress(FileNotFoundError):  # another writer has taken the model's place
-            os.rename(other, place)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Let two folders change their names in one operation; False where the system cannot."""
-    try:
-        call = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError, TypeError):  # not Linux, or an old one
-        return False
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return int(call(here, os.fsencode(one), here, os.fsencode(other), exchange)) == 0
-
-
-def _beside(target: Path, what: str) -> Path:
-    return target.with_name(f".{target.name}.{what}-{secrets.token_hex(4)}")
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _serialise(tensors: Mapping[str, Tensor]) -> bytes:
     # One copy each: safetensors wants contiguous tensors that do not share memory.
     layout = torch.contiguous_format
@@ -272,7 +187,7 @@ def read_folder(path: str | os.PathLike[str]) -> Contents:
 
 
 def undisturbed(folder: Path, read: Callable[[], T]) -> T:
-    """What a function reads from a folder that nobody replaced meanwhile; if somebody did, it reads again."""
+    """The result of a function that reads a folder; if the folder was replaced meanwhile, it reads again."""
     for _ in range(READS):
         before = _identity(folder)
         try:

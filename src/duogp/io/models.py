@@ -139,6 +139,8 @@ def stack_from_state(
     law = _law(entry(part, "law", str), _under(tensors, "law."), len(members), first)
     mean = learned_from_state(part.get("excess"), _under(tensors, "excess."))
     history = history_from_plain(entry(part, "history", dict))
+    if history.validation_nll_y is None:  # once the one number of a stack was in the units of y
+        history.validation_nll_y, history.validation_nll = history.validation_nll, None
     excess = None if mean is None else mean.fit
     return Stack(whole, law, labels=labels, settings=first.settings, history=history, excess=excess)
 

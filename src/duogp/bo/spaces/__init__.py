@@ -1,7 +1,8 @@
 """Search spaces: real, integer and categorical parameters, conditions, linear constraints."""
 
 from duogp.bo.spaces.parameters import Categorical, Integer, Linear, Parameter, Real, Value
-from duogp.bo.spaces.space import Point, Space, read_space, space_of_arguments
+from duogp.bo.spaces.reading import read_space, space_of_arguments
+from duogp.bo.spaces.space import Point, Space
 
 __all__ = [
     "Categorical",

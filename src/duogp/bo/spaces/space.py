@@ -23,11 +23,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,8 +32,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from duogp.bo.candidates import Floats, latin_hypercube
-from duogp.bo.spaces.parameters import Integer, Linear, Numeric, Parameter, Real, Value, condition_of
-from duogp.bo.spaces.text import FORMS, constraint_of, parameter_of, with_types
+from duogp.bo.spaces.parameters import Linear, Numeric, Parameter, Real, Value, condition_of
+from duogp.bo.spaces.projection import nearest
+from duogp.bo.spaces.text import constraint_of, parameter_of
 
 Point: TypeAlias = dict[str, Value]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -267,7 +265,7 @@ class Space:
         return self.to_cube(self.raw(points))
 
     def decode(self, cube: Floats) -> list[Point]:
-        """The points nearest to rows of the cube: valid, whatever the columns are."""
+        """The points nearest to rows [n, width] of the cube: valid, whatever the columns are."""
         return self.points(self.from_cube(cube))
 
     def to_cube(self, raw: Floats) -> Floats:
@@ -276,7 +274,10 @@ class Space:
         return np.concatenate(columns, 1)
 
     def from_cube(self, cube: Floats, repair: bool = True) -> Floats:
-        """Raw values of rows of the cube: valid ones, and with ``repair`` such that constraints hold."""
+        """Raw values of rows of the cube: valid ones, and with ``repair`` such that constraints hold.
+
+        [n, width] → [n, parameters].
+        """
         U = np.asarray(cube, dtype=np.float64)
         if U.ndim != 2 or U.shape[1] != self.width:
             raise ValueError(f"points of the cube must be [n, {self.width}], got shape {U.shape}")
@@ -285,11 +286,14 @@ class Space:
         return self.repaired(raw) if repair else raw
 
     def snap(self, cube: Floats, repair: bool = True) -> Floats:
-        """The nearest rows of the cube that are points of the space."""
+        """The nearest rows of the cube that are points of the space, [n, width] as the rows given."""
         return self.to_cube(self.from_cube(cube, repair))
 
     def repaired(self, raw: Floats) -> Floats:
-        """Raw values that satisfy the constraints: others are moved by the least sum of distances."""
+        """Raw values that satisfy the constraints: others are moved by the least sum of distances.
+
+        [n, parameters] → [n, parameters].
+        """
         out = raw.copy()
         for i in np.flatnonzero(~self.feasible(raw)):
             out[i] = self._repaired(raw[i])
@@ -312,52 +316,22 @@ class Space:
         return [self._place[name] for name in constraint.weights]
 
     def _projected(self, raw: Floats, binding: list[Linear]) -> Floats | None:
-        """The point nearest to ``raw`` that satisfies constraints, by a mixed-integer linear program."""
-        from scipy.optimize import Bounds, LinearConstraint, milp
-
+        """The point nearest to ``raw`` that satisfies constraints; None where there is none."""
         names = sorted({name for c in binding for name in c.weights}, key=self._place.__getitem__)
-        numbers = [self._numeric(name) for name in names]
         places = [self._place[name] for name in names]
-        low = np.array([p.low for p in numbers], dtype=np.float64)
-        reach = np.array([p.high for p in numbers], dtype=np.float64) - low
-        whole = np.array([isinstance(p, Integer) for p in numbers])
-        unit = np.where(whole, 1.0, reach)  # variables are (value − low) / unit: integers stay integers
-        top, start = reach / unit, (raw[places] - low) / unit
-        n = len(names)
-        # minimise Σ t / top over z and t with |z − start| ≤ t
-        far = np.block([[np.eye(n), -np.eye(n)], [-np.eye(n), -np.eye(n)]])
-        apart = LinearConstraint(far, -np.inf, np.concatenate([start, -start]))
-        order = {name: i for i, name in enumerate(names)}
-        for margin in (1e-8, 0.0):
-            rows = [apart]
-            for c in binding:
-                weights = np.zeros(n)
-                for name, weight in c.weights.items():
-                    weights[order[name]] = weight
-                size = max(self._magnitude(c), 1e-300)
-                line = np.concatenate([weights * unit, np.zeros(n)]) / size
-                bound = (c.bound - weights @ low) / size
-                inside = margin if c.sign != "==" else 0.0
-                lower = -np.inf if c.sign == "<=" else bound + inside
-                upper = np.inf if c.sign == ">=" else bound - inside
-                rows.append(LinearConstraint(line, lower, upper))
-            found = milp(
-                np.concatenate([np.zeros(n), 1.0 / top]),
-                integrality=np.concatenate([whole, np.zeros(n)]),
-                bounds=Bounds(np.zeros(2 * n), np.concatenate([top, np.full(n, np.inf)])),
-                constraints=rows,
-            )
-            if found.x is not None:
-                break
-        if found.x is None:
+        numbers = {name: self._numeric(name) for name in names}
+        values = nearest(raw[places], numbers, binding, [self._magnitude(c) for c in binding])
+        if values is None:
             return None
         out = raw.copy()
-        values = low + unit * found.x[:n]
-        out[places] = [p._valid(np.array([v]))[0] for p, v in zip(numbers, values, strict=True)]
+        out[places] = values
         return out
 
     def completed(self, raw: Floats) -> Floats:
-        """Raw values with NaN where a parameter is not active, and its middle where an active one is NaN."""
+        """Raw values with NaN where a parameter is not active, and its middle where an active one is NaN.
+
+        [n, parameters] → [n, parameters].
+        """
         middle = self._quantiles(np.full((1, len(self.names)), 0.5))
         return np.where(self.active(raw), np.where(np.isnan(raw), middle, raw), np.nan)
 
@@ -424,35 +398,3 @@ class Space:
         if not good.all() and not good.any():
             return self.to_cube(self.repaired(snapped[: max(1, min(n, 32))]))
         return self.to_cube(snapped[good])
-
-
-# -- whole spaces --------------------------------------------------------------------------------------------
-
-
-def space_of_arguments(parameters: list[str], constraints: list[str] | None = None) -> Space:
-    """The space of ``name=real(0,1)`` and so on, as given on a command line."""
-    found: dict[str, Any] = {}
-    for argument in parameters:
-        name, sign, text = argument.partition("=")
-        if not sign or not name.strip() or not text.strip():
-            raise ValueError(f"--param takes name={FORMS}, got {argument!r}")
-        if name.strip() in found:
-            raise ValueError(f"--param: {name.strip()!r} is given twice")
-        found[name.strip()] = text
-    return Space(with_types(found), constraints or ())
-
-
-def read_space(path: str | os.PathLike[str]) -> Space:
-    """The space of a TOML file: a table `parameters` and, before it, a list `constraints`."""
-    with open(Path(path).expanduser(), "rb") as file:
-        try:
-            content = tomllib.load(file)
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"{os.fspath(path)}: {error}") from None
-    if unknown := sorted(content.keys() - {"parameters", "constraints"}):
-        raise ValueError(
-            f"{os.fspath(path)}: unknown {', '.join(unknown)}; expected `parameters` and `constraints`"
-        )
-    if not isinstance(content.get("parameters"), dict):
-        raise ValueError(f"{os.fspath(path)}: there is no table `parameters`")
-    return Space(with_types(content["parameters"]), content.get("constraints", ()))

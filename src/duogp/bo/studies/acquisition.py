@@ -119,7 +119,7 @@ def _column(i: int) -> Callable[[Tensor], Tensor]:
 
 
 def reference_point(Y: Tensor) -> Tensor:
-    """A point a tenth of the range of the Pareto front below its worst values, larger being better."""
+    """A point [m] a tenth of the range of the Pareto front of Y [n, m] below its worst; larger is better."""
     from botorch.utils.multi_objective.hypervolume import infer_reference_point
     from botorch.utils.multi_objective.pareto import is_non_dominated
 
@@ -181,7 +181,7 @@ def _around(space: Space, best: Floats, rng: np.random.Generator) -> list[Floats
 
 
 def rows_of(X: Floats) -> list[bytes]:
-    """A key for each row, the same for rows that differ by rounding alone."""
+    """A key for each row of X [n, d], the same for rows that differ by rounding alone."""
     return [row.tobytes() for row in np.round(X, 9) + 0.0]
 
 

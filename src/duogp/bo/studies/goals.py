@@ -83,7 +83,7 @@ class Goals:
 
     @property
     def signs(self) -> Floats:
-        """Of each objective: 1 where larger is better, −1 where smaller is."""
+        """Of each objective, [m]: 1 where larger is better, −1 where smaller is."""
         return np.array([1.0 if word == MAXIMISE else -1.0 for word in self.directions.values()])
 
     def values(self, told: Any) -> dict[str, float]:

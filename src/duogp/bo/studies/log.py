@@ -4,8 +4,8 @@
     lock           held while a process works on the study; the system releases it when the process ends
 
 Events are appended and forced to disk (fsync) before `append` returns, so what was acknowledged survives the
-end of the process at any instant. A line that was cut off is removed when the study is opened again: nobody
-was told that it had been written. Where a write fails (a full disk), the file is cut back to its last
+end of the process at any instant. A line that was cut off is removed when the study is opened again: its
+`append` did not return. Where a write fails (a full disk), the file is cut back to its last
 complete line and the error says so.
 """
 

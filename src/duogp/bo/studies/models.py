@@ -42,7 +42,7 @@ def learning_rows(rows: int) -> int:
 
 
 def informative_rows(rows: int) -> NDArray[np.int64]:
-    """Of many rows those that hyperparameters are learned from: the newest, and as many random older ones."""
+    """Numbers [k] of the rows that hyperparameters are learned from: the newest, and as many older ones."""
     if rows <= LEARNING_ROWS:
         return np.arange(rows)
     newest = LEARNING_ROWS // 2

@@ -54,7 +54,7 @@ class History:
 
     @property
     def taken(self) -> Floats:
-        """Points that need not be proposed: evaluated or pending."""
+        """Points that need not be proposed: evaluated or pending, [n + p, d]."""
         return np.concatenate([self.X, self.pending])
 
     def targets(self) -> Floats:
