@@ -32,38 +32,38 @@ _SUM_TOLERANCE = 0.05
 
 
 def rmse(y: ArrayLike, mean: ArrayLike) -> float:
-    """Root mean squared error, √ mean (y − μ)²."""
+    """Root mean squared error, √ mean (y − μ)², of y and μ [n]."""
     y, mean = _vectors(y=y, mean=mean)
     return float(np.sqrt(np.mean((y - mean) ** 2)))
 
 
 def mae(y: ArrayLike, mean: ArrayLike) -> float:
-    """Mean absolute error, mean |y − μ|."""
+    """Mean absolute error, mean |y − μ|, of y and μ [n]."""
     y, mean = _vectors(y=y, mean=mean)
     return float(np.mean(np.abs(y - mean)))
 
 
 def nmse(y: ArrayLike, mean: ArrayLike) -> float:
-    """Normalised squared error, mean (y − μ)² / var(y): 1 for μ = mean of y; NaN if y is constant."""
+    """Normalised squared error, mean (y − μ)² / var(y); y, μ [n]: 1 for μ = mean of y; NaN for constant y."""
     y, mean = _vectors(y=y, mean=mean)
     variance = float(np.var(y))
     return float(np.mean((y - mean) ** 2)) / variance if variance > 0 else float("nan")
 
 
 def nll(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
-    """Negative log likelihood, mean of ½ log 2πσ² + z²/2, in nats per datum."""
+    """Negative log likelihood, mean of ½ log 2πσ² + z²/2, in nats per datum; y, μ, σ [n]."""
     z, std = standardise(y, mean, std)
     return float(np.mean(0.5 * np.log(2 * np.pi) + np.log(std) + 0.5 * z**2))
 
 
 def crps(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
-    """Continuous ranked probability score, ∫ (P(Y ≤ t) − 1[y ≤ t])² dt, in the units of y."""
+    """Continuous ranked probability score, ∫ (P(Y ≤ t) − 1[y ≤ t])² dt, in the units of y; y, μ, σ [n]."""
     z, std = standardise(y, mean, std)
     return float(np.mean(std * (z * (2 * ndtr(z) - 1) + 2 * _phi(z) - 1 / np.sqrt(np.pi))))
 
 
 def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = 0.95) -> float:
-    """Share of targets inside the central interval of probability `level`: `level` if calibrated."""
+    """Share of targets [n] inside the central interval of probability `level`: `level` if calibrated."""
     if not 0 < level < 1:
         raise ValueError(f"level must lie strictly between 0 and 1, got {level!r}")
     z, _ = standardise(y, mean, std)
@@ -71,7 +71,7 @@ def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = 0.95)
 
 
 def quantile_calibration_error(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
-    """Mean over p = 0.01 … 0.99 of |P̂(y ≤ q_p) − p|: 0 if every quantile is calibrated."""
+    """Mean over p = 0.01 … 0.99 of |P̂(y ≤ q_p) − p|: 0 if every quantile is calibrated; y, μ, σ [n]."""
     z, _ = standardise(y, mean, std)
     below = np.searchsorted(np.sort(z), ndtri(LEVELS), side="right") / z.size  # P̂(z ≤ Φ⁻¹(p))
     return float(np.mean(np.abs(below - LEVELS)))
@@ -97,8 +97,8 @@ def zscore_wasserstein(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
 def noise_share(noise_variance: ArrayLike, variance_total: ArrayLike) -> float:
     """Mean of s²/(s² + v): the part of the predictive variance that is observation noise.
 
-    Near 1 for SVGP, small for PPGPR (MATH §4). `variance_total` is s² + v, i.e. std²; the noise may be one
-    number or one per datum.
+    Near 1 for SVGP, small for PPGPR (MATH §4). `variance_total` [n] is s² + v, i.e. std²; the noise may be
+    one number or one per datum, [n].
     """
     (total,) = _vectors(variance_total=variance_total)
     noise = _noise(noise_variance, total.size)
@@ -109,7 +109,10 @@ def noise_share(noise_variance: ArrayLike, variance_total: ArrayLike) -> float:
 def regression_metrics(
     y: ArrayLike, mean: ArrayLike, std: ArrayLike, noise_variance: ArrayLike | None = None
 ) -> dict[str, float]:
-    """All regression metrics by the names of their functions; `noise_share` only when the noise is given."""
+    """All regression metrics by the names of their functions; `noise_share` only when the noise is given.
+
+    y, mean and std [n], noise_variance [n] or one number.
+    """
     y, mean, std = _vectors(y=y, mean=mean, std=std)
     _require_positive("std", std)
     of_mean = (rmse, mae, nmse)
@@ -126,13 +129,19 @@ def regression_metrics(
 
 
 def accuracy(labels: ArrayLike, probabilities: ArrayLike, classes: ArrayLike | None = None) -> float:
-    """Share of rows whose most probable class is the true one."""
+    """Share of rows whose most probable class is the true one.
+
+    labels [n], probabilities [n, C], classes [C].
+    """
     y, p = _class_rows(labels, probabilities, classes)
     return float(np.mean(p.argmax(1) == y))
 
 
 def log_loss(labels: ArrayLike, probabilities: ArrayLike, classes: ArrayLike | None = None) -> float:
-    """Negative log likelihood, mean of −log p(true class), in nats per datum."""
+    """Negative log likelihood, mean of −log p(true class), in nats per datum.
+
+    labels [n], probabilities [n, C], classes [C].
+    """
     y, p = _class_rows(labels, probabilities, classes)
     return float(-np.mean(np.log(p[np.arange(y.size), y])))
 
@@ -152,7 +161,10 @@ def expected_calibration_error(
     *,
     bins: int = CALIBRATION_BINS,
 ) -> float:
-    """Σ_b (n_b/n) |accuracy − mean top probability| over equal-width bins of the top probability."""
+    """Σ_b (n_b/n) |accuracy − mean top probability| over equal-width bins of the top probability.
+
+    labels [n], probabilities [n, C], classes [C].
+    """
     if bins < 1:
         raise ValueError(f"bins must be at least 1, got {bins!r}")
     y, p = _class_rows(labels, probabilities, classes)

@@ -109,13 +109,13 @@ def as_objective(given: Objective | DataTerm) -> Objective:
     keeps_precision_positive=True,
 )
 def elbo(p: Density, f: Marginals | TotalMarginals, y: Tensor) -> Tensor:
-    """E_u E_{f|u} log p(y|f)."""
+    """E_u E_{f|u} log p(y|f), [R, n], of marginals [R, latent, n] and y [R, outputs, n]."""
     return p.expected_log_prob(y, f.mean, f.variance)
 
 
 @objective(has_closed_form=True, keeps_precision_positive=True)
 def dtc(p: Density, f: Marginals, y: Tensor) -> Tensor:
-    """E_u log p(y | E[f|u]): the residual left out, so that the collapsed bound is log N(y | 0, Q_Z + s²I).
+    """E_u log p(y | E[f|u]), [R, n]: no residual, so that the collapsed bound is log N(y | 0, Q_Z + s²I).
 
     Not a bound on anything: without the residual's price, inducing points may leave the data alone.
     """
@@ -124,7 +124,7 @@ def dtc(p: Density, f: Marginals, y: Tensor) -> Tensor:
 
 @objective(has_closed_form=True, smooths_residual=True, keeps_precision_positive=True)
 def vfitc(p: Density, f: Marginals, y: Tensor) -> Tensor:
-    """E_u log E_{f|u} p(y|f): the residual is inside the log, q(u) outside."""
+    """E_u log E_{f|u} p(y|f), [R, n]: the residual is inside the log, q(u) outside."""
     return p.expected_log_smoothed(y, f.mean, inside=f.residual, outside=f.explained)
 
 

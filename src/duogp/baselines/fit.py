@@ -111,7 +111,7 @@ def fit_members(data: Dataset, kind: str, settings: NeuralSettings, seeds: list[
         x_scaler=x_scaler,
         y_scaler=y_scaler,
         single_output=data.target.single_output,
-        history=history,
+        history=history.in_units_of(y_scaler.scale),
         column_names=data.names,
         classes=data.target.classes,
     )

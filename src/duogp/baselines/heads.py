@@ -77,7 +77,7 @@ def mixture_moments(mean: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def log_mean_exp(log_density: Tensor) -> Tensor:
-    """log (1/S) Σ_s exp, over the first dimension."""
+    """log (1/S) Σ_s exp, over the first dimension: [S, ...] → [...]."""
     return log_density.logsumexp(0) - math.log(len(log_density))
 
 

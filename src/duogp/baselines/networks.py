@@ -117,7 +117,7 @@ class MCDropout(Committee):
 
 
 def drop(h: Tensor, rate: float, generator: torch.Generator) -> Tensor:
-    """h with each entry set to 0 with probability ``rate``, else divided by 1 − rate: the mean stays."""
+    """h [...], each entry set to 0 with probability ``rate``, else divided by 1 − rate: the mean stays."""
     keep = torch.rand(h.shape, generator=generator, device=h.device, dtype=torch.float32) >= rate
     return h * keep / (1 - rate)
 

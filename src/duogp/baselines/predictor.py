@@ -80,6 +80,7 @@ class NeuralPredictor(Fitted):
     def log_density(self, X: Any, y: Any) -> NDArray[np.float64]:
         """log p(y | x, data) of each row under the mixture, in the user's units.
 
+        X [n, d], y [n] or [n, outputs] → [n].
         The outputs of a row are independent within a network, not across networks.
         """
         x = self._inputs(X)
@@ -137,7 +138,7 @@ class NeuralPredictor(Fitted):
 
 
 def scaled_inputs(X: NDArray, scaler: Scaler) -> NDArray[np.float64]:
-    """X in scaled units, clipped at `FARTHEST` (`FARTHEST_UNSCALED` where the scaler is the identity)."""
+    """X [n, d] in scaled units, clipped at `FARTHEST` (`FARTHEST_UNSCALED` if the scaler is the identity)."""
     unscaled = bool((scaler.scale == 1).all() and (scaler.shift == 0).all())
     limit = FARTHEST_UNSCALED if unscaled else FARTHEST
     with np.errstate(over="ignore"):

@@ -58,8 +58,8 @@ def fetch_sets(
 
     if source is None:
         raise ValueError(
-            "--from is missing: the files are conversions of public data that nobody serves for duogp. "
-            "Give a folder or an address that has them, or make one from its origin (duogp data list NAME, "
+            "--from is missing: the files are conversions of public data that no public server has. Give "
+            "a folder or an address that has them, or make one from its origin (duogp data list NAME, "
             "docs/data.md)"
         )
     target = data_folder(to)

@@ -1,5 +1,6 @@
 """`duogp export`: a saved model as one file, an ONNX graph or a program of torch.export."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,16 +28,25 @@ def export(
 ) -> None:
     """Write a model as one graph, scaling inside: mean, parts of the variance, quantiles or probabilities."""
     from duogp.export import export_model
+    from duogp.io import load
+    from duogp.io.kinds import TABLE
 
-    saved = open_model(model, "cpu")
-    rows = None if check is None else saved.schema.encode(saved.table(spooled(check))).matrix
+    fitted: Any
+    rows = schema = None
+    if check is None and Path(model).is_dir() and not (Path(model) / TABLE).is_file():
+        fitted = load(model, device="cpu")  # saved from Python, fitted to a frame or to an array
+    else:
+        saved = open_model(model, "cpu", from_python=True)
+        fitted, schema = saved.gp if saved.estimator is None else saved.estimator, saved.schema
+        rows = None if check is None else schema.encode(saved.table(spooled(check))).matrix
     made = export_model(
-        saved.gp if saved.estimator is None else saved.estimator,
+        fitted,
         output,
         quantiles=probabilities_of(quantiles, "--quantiles"),
         precision="float32" if float32 else "float64",
         rows=rows,
-        schema=saved.schema,
+        schema=schema,
+        progress=None if quiet or as_json else print_line,
     )
     error = max(made.error.values())
     line = f"{output}: {', '.join(made.outputs)}; on {made.rows_checked} rows within {error:.1e} of predict"

@@ -30,13 +30,15 @@ from duogp.cli.options import (
 from duogp.cli.output import number, percent, print_pairs, show
 from duogp.cli.scores import metric_pairs
 from duogp.errors import DataWarning
-from duogp.reports.effects import relevance
+from duogp.reports.effects import importances, relevance
 from duogp.reports.scores import metrics_of, score_rows
 from duogp.tables.frames import some
 
 AS_ASKED = "as asked"
 #: Rows over which noise that varies is averaged.
 NOISE_ROWS = 1024
+#: Kinds of columns whose name is not that of a user.
+WORDS_OF_KINDS = {"moment": "date"}
 #: Training has at least so many seconds of a budget.
 LEAST_SECONDS = 1.0
 
@@ -187,10 +189,10 @@ def fit(
         "reasons": list(estimator.reasons_),
         "likelihood": type(gp.model.likelihood).__name__ if hasattr(gp, "model") else None,
         "noise_std": noise_std(gp, schema.encode(train_rows.slice(0, NOISE_ROWS)).matrix),
+        "importances": importances(estimator),
         "relevance": relevance(gp, schema),
         "validation_nll": estimator.history_.validation_nll,
-        # A stack is scored by its law, a single method where it is trained.
-        "validation_nll_units": "units of the target" if hasattr(gp, "members") else "scaled target",
+        "validation_nll_y": estimator.history_.validation_nll_y,
         "notes": [text for text in estimator.history_.notes if text not in estimator.reasons_],
         "test_rows": len(test),
         "test": held_back_metrics(gp, schema, rows.take(test), y[test]) if len(test) else None,
@@ -311,12 +313,14 @@ def noise_std(gp: Any, X: NDArray) -> float | None:
 
 def print_report(report: dict[str, Any]) -> None:
     """The report of a fit, for people."""
-    kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(report["columns"].values()).items())
+    counts = Counter(report["columns"].values())
+    kinds = ", ".join(f"{count} {WORDS_OF_KINDS.get(kind, kind)}" for kind, count in counts.items())
     without, classes, noise = report["rows_without_target"], report["classes"], report["noise_std"]
     labels = "" if classes is None else f" ({len(classes)} classes: {some(map(str, classes), 5)})"
-    top = list((report["relevance"] or {}).items())[:5]
-    nll = report["validation_nll"]
-    units = report.get("validation_nll_units", "scaled target")
+    found = report.get("importances") or report["relevance"] or {}  # streamed fits have the kernel's alone
+    top = list(found.items())[:5]
+    weight = "most important" if report.get("importances") else "most relevant to the kernel"
+    nll = report["validation_nll_y"]
     pairs: list[tuple[str, Any]] = [
         ("rows", f"{report['rows']:,}" + (f" ({without:,} without a target left out)" if without else "")),
         ("columns", f"{len(report['columns'])} ({kinds}), {report['inputs']} inputs"),
@@ -328,8 +332,8 @@ def print_report(report: dict[str, Any]) -> None:
         ("inducing points", report["num_inducing"]),
         ("noise (std)", None if noise is None else number(noise)),
         *(("note", text) for text in report["notes"]),
-        ("most relevant", ", ".join(f"{name} {percent(share)}" for name, share in top)),
-        ("NLL of unseen rows", None if nll is None else f"{number(nll)} ({units})"),
+        (weight, ", ".join(f"{name} {percent(share)}" for name, share in top)),
+        ("NLL of unseen rows", None if nll is None else number(nll)),
         ("test rows", f"{report['test_rows']:,}" if report["test"] else None),
         *metric_pairs(report["test"] or {}),
         ("time", f"{report['seconds']:.1f} s"),

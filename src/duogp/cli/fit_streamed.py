@@ -71,7 +71,7 @@ class StreamedFit:
         return TableSource(self.paths, self.target, form=self.form, seed=seed, **self.reading)
 
     def _fitted(self, source: Any, *, leads: bool) -> Any:
-        """The GP; ``leads``: whether this process speaks for all."""
+        """The GP; ``leads``: whether this process writes the model and the report."""
         from duogp.api import fit
         from duogp.errors import DataWarning
 
@@ -105,6 +105,7 @@ class StreamedFit:
             "noise_std": noise,
             "relevance": relevance(gp, schema),
             "validation_nll": gp.history.validation_nll,
+            "validation_nll_y": gp.history.validation_nll_y,
             "notes": list(gp.history.notes),
             "test_rows": 0,
             "test": None,

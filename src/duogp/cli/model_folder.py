@@ -91,11 +91,18 @@ class SavedModel:
 
 
 def open_model(
-    folder: str, device: str | None = None, *, encoding: str | None = None, decimal: str | None = None
+    folder: str,
+    device: str | None = None,
+    *,
+    encoding: str | None = None,
+    decimal: str | None = None,
+    from_python: bool = False,
 ) -> SavedModel:
     """The model in a folder that `duogp fit` wrote.
 
     ``encoding`` and ``decimal``: of the CSV files that it will read; None: those of the fit.
+    ``from_python``: an estimator that was fitted to a frame and saved by `save` is taken too; it has the
+    schema of its columns, and no name of a target.
     """
     from duogp.io import load
     from duogp.io.folder import file_of, undisturbed
@@ -111,10 +118,17 @@ def open_model(
         return model, file_of(path, TABLE) if description.is_file() else None
 
     loaded, data = undisturbed(path, read)
+    given = {
+        name: value for name, value in (("encoding", encoding), ("decimal", decimal)) if value is not None
+    }
     if data is None:
+        own = None if getattr(loaded, "_by_name", True) else loaded.schema_
+        if from_python and own is not None:
+            return SavedModel(path, loaded, loaded.gp_, own, {}, TextForm(**given))
         raise ValueError(
-            f"{folder!r} has no {TABLE}: it was saved from Python, where duogp.load reads it; the command "
-            "line needs a model that duogp fit wrote"
+            f"{folder!r} has no {TABLE}: it was saved from Python, where duogp.load reads it. duogp export "
+            "and serve take any saved model, predict and explain an estimator that was fitted to a frame; "
+            "the other commands need a model that duogp fit wrote"
         )
     try:
         state = parse_json(data)
@@ -130,9 +144,6 @@ def open_model(
             f"{folder!r}: {TABLE} describes {len(schema.names)} columns, the model has {len(gp.columns)}: "
             "they do not belong together"
         )
-    given = {
-        name: value for name, value in (("encoding", encoding), ("decimal", decimal)) if value is not None
-    }
     form = TextForm(**{**(state["fit"].get("text") or {}), **given})
     return SavedModel(path, estimator, gp, schema, state["fit"], form)
 
@@ -146,9 +157,12 @@ def save_model(estimator: Any, schema: Schema, report: dict[str, Any], folder: P
 
 
 def facts(gp: Any, schema: Schema) -> dict[str, Any]:
-    """What reports of a model hold: task, classes, columns and inducing points (None where it has none)."""
+    """What reports of a model hold: task, classes, columns and inducing points.
+
+    Networks have no inducing points, and neither has an exact GP, whose points are its rows: None.
+    """
     try:
-        num_inducing = len(gp.inducing_points)
+        num_inducing = None if gp.model.basis.points_are_rows else len(gp.inducing_points)
     except (AttributeError, ValueError, AssertionError):
         num_inducing = None
     return {

@@ -55,7 +55,7 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Predict the target of new rows: mean and standard deviation, or label and class probabilities."""
-    saved = open_model(model, device, encoding=encoding, decimal=decimal)
+    saved = open_model(model, device, encoding=encoding, decimal=decimal, from_python=True)
     data = spooled(data)
     level = None if interval is None else probabilities_of(str(interval), "--interval")[0]
     levels, kept = probabilities_of(quantiles, "--quantiles"), names_of(keep)
@@ -64,10 +64,13 @@ def predict(
     if conformal and level is None:
         raise ValueError("--conformal is of an interval: say how probable, for example --interval 0.9")
     rows = 0
-    with predictions_to(output, as_json) as write:
-        typed = output is not None and format_of(output) not in ("csv", "tsv")
-        for table in saved.rows(data, keep=kept, typed=typed):
-            new = saved.new_rows(table)
+    typed = output is not None and format_of(output) not in ("csv", "tsv")
+    tables = saved.rows(data, keep=kept, typed=typed)
+    from duogp.data.prefetch import ahead, behind
+
+    with predictions_to(output, as_json) as to_file, behind(to_file) as write:
+        # Some rows are read, others encoded, predicted and written at the same time.
+        for table, new in ahead((table, saved.new_rows(table)) for table in ahead(tables)):
             if saved.is_classifier:
                 columns = class_columns(saved, new)
             else:

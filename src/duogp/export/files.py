@@ -67,6 +67,7 @@ def export_model(
     precision: str = "float64",
     rows: Any = None,
     schema: Any = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Exported:
     """Write a fitted model as one graph: scaling, trees of the mean and the law of a stack inside.
 
@@ -75,7 +76,8 @@ def export_model(
     the observation is a mixture of Gaussians, which the description says. ``precision="float32"``: the whole
     graph in float32, half the size; its error is measured and written into the file. ``rows``: rows of X on
     which the file is compared with `predict` (default: rows around the inducing points). ``schema``: the
-    `Schema` of the table that the model was fitted to, kept in the description.
+    `Schema` of the table that the model was fitted to, kept in the description (default: the estimator's).
+    ``progress``: called with one line of text when a step begins; a stack takes a minute or two.
 
     Raises a ValueError, and writes nothing, where a float64 graph is further than 1e-6 from `predict`.
     """
@@ -86,22 +88,31 @@ def export_model(
     if kind == "onnx":
         _onnx()  # before the work
     gp = _exportable(model)
+    say = progress or (lambda text: None)
+    if schema is None and not getattr(model, "_by_name", True):
+        schema = model.schema_
     levels = [] if gp.classes is not None else as_levels(quantiles).tolist()
     predictor = Predictor(gp, levels, reach_of(gp) if gp is not model else None).eval()
     reason = predictor.add_quantiles() if levels else None
     checked = _checked_rows(gp, rows)
+    parts = f"the {len(gp.members)} members of a stack" if isinstance(gp, Stack) else gp.method.name
+    say(f"{path.name}: predictions of {len(checked)} rows to compare with")
     reference = _reference(gp, checked, predictor)
     description = _describe(gp, predictor, precision, reason, schema)
     example = torch.as_tensor(checked[:7])
     write = _write_onnx if kind == "onnx" else _write_pt2
     with _beside(path) as draft:
-        found = write(predictor, example, PRECISIONS[precision], draft)(checked)
+        say(f"{path.name}: writing the graph of {parts}")
+        run = write(predictor, example, PRECISIONS[precision], draft)
+        say(f"{path.name}: comparing the file with predict")
+        found = run(checked)
         error = _errors(gp, predictor.names, found, reference)
         if precision == "float64" and not max(error.values()) <= TOLERANCE:
             worst = max(error, key=lambda name: np.nan_to_num(error[name], nan=np.inf))
             raise ValueError(
                 f"the exported graph differs from predict by {error[worst]:.1e} in {worst!r}: nothing was "
-                "written"
+                "written. Variances close to zero, of a model almost without noise, are differences of large "
+                "numbers whose rounding differs; fit with noise_floor=1e-4"
             )
         description |= {"error": error, "rows_checked": len(checked)}
         _describe_file(kind, draft, description)

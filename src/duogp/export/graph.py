@@ -20,7 +20,8 @@ from duogp.export.trees import CrossFitGraph
 from duogp.likelihoods import Density
 from duogp.means.crossfit import LARGEST
 from duogp.numerics.lognormal import LEAST_RATIO, LogScale
-from duogp.posterior.gp import FARTHEST, GP
+from duogp.posterior.gp import GP
+from duogp.posterior.incoming import FARTHEST
 from duogp.posterior.laws import EXCESS_BOUNDS, LADDER, LEAST, ClassLaw, MixtureLaw
 from duogp.posterior.learned import LearnedOnly
 from duogp.posterior.log_target import MOST_AWAY, MOST_STD, LogTargetGP, LogUnits

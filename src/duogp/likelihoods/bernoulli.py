@@ -43,6 +43,6 @@ class BernoulliLikelihood(Likelihood):
         return self.rule().log_mean(lambda f: self.log_prob(y, f), mean, variance)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """Labels 0 and 1 drawn given f, of its shape."""
+        """Labels 0 and 1 drawn given f [..., n], of its shape."""
         u = torch.rand(f.shape, generator=generator, device=generator.device, dtype=f.dtype).to(f.device)
         return (u < self.log_prob(torch.ones_like(f), f).exp()).to(f.dtype)

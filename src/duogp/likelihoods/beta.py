@@ -36,12 +36,12 @@ class BetaLikelihood(Likelihood):
         return (a - 1) * y.log() + (b - 1) * torch.log1p(-y) - log_beta
 
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of y given f, each of its shape."""
+        """Mean and variance of y given f [..., outputs, n], each of its shape."""
         m, rest = unit_interval(f, self.link)
         return m, m * rest / (1 + self.precision().unsqueeze(-1))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """Shares drawn given f, of its shape."""
+        """Shares drawn given f [..., outputs, n], of its shape."""
         s = self.precision().unsqueeze(-1)
         a, b = ((m * s).detach().cpu().numpy() for m in unit_interval(f, self.link))
         return torch.as_tensor(numpy_generator(generator).beta(a, b)).to(f)

@@ -33,22 +33,22 @@ class Density(ABC):
 
     @abstractmethod
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """E log p(y|f) for f ~ N(mean, variance)."""
+        """E log p(y|f) for f ~ N(mean, variance), [..., n]."""
 
     @abstractmethod
     def expected_log_smoothed(self, y: Tensor, mean: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
-        """E_g log E_f p(y|f), f ~ N(g, inside), g ~ N(mean, outside)."""
+        """E_g log E_f p(y|f), f ~ N(g, inside), g ~ N(mean, outside), [..., n]."""
 
     @abstractmethod
     def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """log E p(y|f) for f ~ N(mean, variance)."""
+        """log E p(y|f) for f ~ N(mean, variance), [..., n]."""
 
     def expected_power(self, y: Tensor, mean: Tensor, variance: Tensor, power: float) -> Tensor:
-        """log E p(y|f)^power."""
+        """log E p(y|f)^power, [..., n]."""
         return self.log_power_mass(y, power)
 
     def log_power_mass(self, y: Tensor, power: float) -> Tensor:
-        """log ∫ p(y|f)^power dy, where it does not depend on f."""
+        """log ∫ p(y|f)^power dy, [..., n], where it does not depend on f."""
         self._refuse("powers whose mass ∫ p(y|f)^γ dy is free of f, so γ-robust cannot use it")
 
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,7 +59,7 @@ class Density(ABC):
         )
 
     def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
-        """Mean and variances of y, f ~ N(g, residual), g ~ N(mean, explained)."""
+        """Mean and variances of y, each [..., n], for f ~ N(g, residual), g ~ N(mean, explained)."""
         self.conditional_moments(mean)
         self._refuse("predictive_moments(mean, residual, explained)")
 
@@ -79,13 +79,13 @@ class Density(ABC):
 
 
 def floored(variance: Tensor) -> Tensor:
-    """A variance no lower than the rounding of functions of order one, gradients straight through."""
+    """A variance [...] no lower than the rounding of functions of order one, gradients straight through."""
     floor = 8 * torch.finfo(variance.dtype).eps / 2
     return variance + (variance.clamp_min(floor) - variance).detach()
 
 
 def standard_deviation(variance: Tensor) -> Tensor:
-    """√variance. At zero (q(u) a point) the floor keeps its slope finite.
+    """√variance, elementwise [...]. At zero (q(u) a point) the floor keeps its slope finite.
 
     Rules that are symmetric about the mean then still have the right gradient with respect to the variance,
     ½E h″, to the root of the precision.
@@ -94,7 +94,7 @@ def standard_deviation(variance: Tensor) -> Tensor:
 
 
 def sample_normal(mean: Tensor, variance: Tensor, generator: torch.Generator) -> Tensor:
-    """A draw of N(mean, variance), elementwise."""
+    """A draw of N(mean, variance), elementwise: [...] of the shape that both broadcast to."""
     mean, variance = torch.broadcast_tensors(mean, variance)
     z = torch.randn(mean.shape, generator=generator, device=generator.device, dtype=mean.dtype)
     return mean + variance.sqrt() * z.to(mean.device)

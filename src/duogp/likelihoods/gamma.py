@@ -43,19 +43,19 @@ class GammaLikelihood(Likelihood):
         return of_y - k * (log_mean + y * exponential(log_inverse))
 
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean e^f and variance e^{2f}/k of y given f, each of its shape."""
+        """Mean e^f and variance e^{2f}/k of y given f [..., outputs, n], each of its shape."""
         mean = exponential(f)
         return mean, mean.square() / self.shape().unsqueeze(-1)
 
     def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
-        """Moments of y, by those of the lognormal distribution."""
+        """Moments of y, each [..., outputs, n] as the arguments, by those of the lognormal distribution."""
         mean, residual, explained = torch.broadcast_tensors(mean, residual, explained)
         middle, within, between = lognormal_moments(mean, residual, explained)
         noise = middle.square() * (residual + explained).exp() / self.shape().unsqueeze(-1)  # E e^{2f}/k
         return Moments(middle, within, between, noise)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """Positive numbers drawn given f, of its shape."""
+        """Positive numbers drawn given f [..., outputs, n], of its shape."""
         k = self.shape().unsqueeze(-1)
         concentration = k.expand_as(f).detach().cpu().numpy()
         unit_scale = torch.as_tensor(numpy_generator(generator).standard_gamma(concentration)).to(f)

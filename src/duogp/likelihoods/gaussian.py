@@ -17,7 +17,7 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 def log_normal(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """log N(y | mean, variance), elementwise."""
+    """log N(y | mean, variance), elementwise: [...] of the shape that the three broadcast to."""
     return -0.5 * (LOG_2PI + variance.log() + (y - mean).square() / variance)
 
 

@@ -16,12 +16,12 @@ UNIT_FLOOR = 1e-30
 
 
 def exponential(x: Tensor) -> Tensor:
-    """eˣ; beyond `EXP_LIMIT` its tangent, convex and with a gradient."""
+    """eˣ, elementwise [...]; beyond `EXP_LIMIT` its tangent, convex and with a gradient."""
     return x.clamp(max=EXP_LIMIT).exp() * (1 + (x - EXP_LIMIT).clamp(min=0))
 
 
 def unit_interval(f: Tensor, link: Link) -> tuple[Tensor, Tensor]:
-    """m(f) in (0, 1) and 1 − m(f), which is small by itself and not by subtraction."""
+    """m(f) in (0, 1) and 1 − m(f), which is small by itself and not by subtraction; each [...] as f."""
     squash = torch.special.ndtr if link == "probit" else torch.sigmoid
     return UNIT_FLOOR + squash(f), UNIT_FLOOR + squash(-f)
 

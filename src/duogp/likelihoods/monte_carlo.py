@@ -107,7 +107,7 @@ class MultiClassLikelihood(Likelihood):
 
 
 def antithetic(draws: Tensor) -> Tensor:
-    """Every draw with its mirror image, along the leading axis."""
+    """Every draw with its mirror image, along the leading axis: [S, ...] → [2S, ...]."""
     return torch.cat([draws, -draws])
 
 

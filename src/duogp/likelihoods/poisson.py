@@ -15,7 +15,10 @@ from duogp.likelihoods.links import exponential
 
 
 def lognormal_moments(mean: Tensor, residual: Tensor, explained: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """E e^f, E_g Var_{f|g} e^f and Var_g E_{f|g} e^f for f ~ N(g, residual), g ~ N(mean, explained)."""
+    """E e^f, E_g Var_{f|g} e^f and Var_g E_{f|g} e^f for f ~ N(g, residual), g ~ N(mean, explained).
+
+    Elementwise: three of [...] that the arguments broadcast to.
+    """
     middle = exponential(mean + 0.5 * (residual + explained))
     squared = middle.square()
     return middle, squared * explained.exp() * residual.expm1(), squared * explained.expm1()
@@ -37,17 +40,17 @@ class PoissonLikelihood(Likelihood):
         return y * mean - exponential(mean + 0.5 * variance) - torch.lgamma(y + 1)
 
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of y given f, both e^f."""
+        """Mean and variance of y given f [..., n], both e^f, of its shape."""
         rate = exponential(f)
         return rate, rate
 
     def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
-        """Moments of y, by those of the lognormal distribution."""
+        """Moments of y, each [..., n] as the arguments, by those of the lognormal distribution."""
         rate, within, between = lognormal_moments(*torch.broadcast_tensors(mean, residual, explained))
         return Moments(rate, within, between, noise=rate)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """Counts drawn given f, of its shape."""
+        """Counts drawn given f [..., n], of its shape."""
         counts = numpy_generator(generator).poisson(exponential(f).detach().cpu().numpy())
         return torch.as_tensor(counts).to(f)
 

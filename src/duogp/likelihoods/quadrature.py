@@ -39,12 +39,12 @@ class Rule(NamedTuple):
     log_weights: Tensor
 
     def along(self, like: Tensor) -> Rule:
-        """On a new leading axis of a tensor, in its precision."""
+        """On a new leading axis of a tensor [...], in its precision: nodes and log weights [Q, 1, ..., 1]."""
         shape = (-1,) + (1,) * like.dim()
         return Rule(*(t.to(like.dtype).view(shape) for t in self))
 
     def mean(self, h: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor) -> Tensor:
-        """E h(f), f ~ N(mean, variance); h works along a new leading axis."""
+        """E h(f), f ~ N(mean, variance), elementwise [...]; h works along a new leading axis, [Q, ...]."""
         z, log_w = self.along(mean)
         return (log_w.exp() * h(mean + standard_deviation(variance) * z)).sum(0)
 
@@ -55,7 +55,10 @@ class Rule(NamedTuple):
         variance: Tensor,
         refinements: int = REFINEMENTS,
     ) -> Tensor:
-        """log E exp log_h(f), f ~ N(mean, variance), on nodes moved to the mass of h; log_h as in `mean`."""
+        """log E exp log_h(f) [...], f ~ N(mean, variance), on nodes moved to the mass of h.
+
+        Shapes and log_h as in `mean`.
+        """
         root = standard_deviation(variance)
         x, log_w = self.along(mean)
         z, log_weights = x, log_w
@@ -99,11 +102,11 @@ class QuadratureDensity(Density):
         """log p(y|f) of every output, elementwise: [..., outputs, n]."""
 
     def expected_log(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """E log p(y|f) of every output."""
+        """E log p(y|f) of every output, [..., outputs, n]."""
         return self.rule.mean(lambda f: self.log_prob(y, f), mean, variance)
 
     def log_marginal(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """log E p(y|f) of every output."""
+        """log E p(y|f) of every output, [..., outputs, n]."""
         return self.rule.log_mean(lambda f: self.log_prob(y, f), mean, variance)
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

@@ -118,7 +118,7 @@ class RobustMaxLikelihood(MultiClassLikelihood):
 
     @property
     def epsilon(self) -> Tensor:
-        """The probability that a label is not the class of the largest function."""
+        """The probability that a label is not the class of the largest function: [R], [] outside a model."""
         return self.epsilon_logit.sigmoid()
 
     def density(self) -> Density:

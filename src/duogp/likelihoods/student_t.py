@@ -92,7 +92,10 @@ class StudentTLikelihood(Likelihood):
         return torch.logsumexp(log_weight + log_normal(y, mean, variance + noise), 0)
 
     def mixture(self, dims: int) -> tuple[Tensor, Tensor]:
-        """s²/w at the nodes of w and their log weights, which sum to one, in front of ``dims`` axes."""
+        """s²/w at the nodes of w and their log weights, which sum to one, in front of ``dims`` axes.
+
+        Each [nodes, ..., outputs, 1].
+        """
         s, nu = self._now()
         a = 0.5 * nu
         x = torch.linspace(*PRECISION_RANGE, PRECISION_NODES, dtype=a.dtype, device=a.device)
@@ -102,16 +105,16 @@ class StudentTLikelihood(Likelihood):
         return s.square() * torch.exp(-log_w), log_weight - torch.logsumexp(log_weight, 0)
 
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean f and the variance of the noise, each of the shape of f."""
+        """Mean f and the variance of the noise, each of the shape of f [..., outputs, n]."""
         mean, noise = torch.broadcast_tensors(f, self._noise())
         return mean, noise
 
     def predictive_moments(self, mean: Tensor, residual: Tensor, explained: Tensor) -> Moments:
-        """Moments of y: those of f, and the variance of the noise."""
+        """Moments of y, each [..., outputs, n] as the arguments: those of f, and the noise variance."""
         return Moments(*torch.broadcast_tensors(mean, residual, explained, self._noise()))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """Observations drawn given f, of its shape."""
+        """Observations drawn given f [..., outputs, n], of its shape."""
         s, nu = self._now()
         dof = nu.expand_as(f).detach().cpu().numpy()
         return f + s * torch.as_tensor(numpy_generator(generator).standard_t(dof)).to(f)

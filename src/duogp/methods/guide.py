@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-#: The chooser, in the order of the questions: what is known of the table, and the method.
+#: The chooser, in the order of the questions: what is known of the table, and the method. The page
+#: docs/which-method.md prints the same lines (docs/_tools/chooser.py), with the evidence for each.
 CHOOSER: tuple[tuple[str, str], ...] = (
-    ("a table of numbers or classes, no reason to choose", "auto (the default of GPRegressor and duogp fit)"),
-    ("up to 5,000 rows, real numbers", "exact"),
-    ("more rows; a bound, comparable between models", "svgp; odsvgp or solvegp for a finer mean"),
-    ("calibrated intervals matter more than a bound", "ppgpr-chol or dcppgpr"),
-    ("inputs such as images or text features", "svgp-dkl, or ppgpr-dcdkl for intervals"),
-    ("rows that keep arriving", "ivsgpr, by partial_fit or duogp.OnlineGP"),
+    (
+        "A table, and you want good predictions with honest intervals",
+        "auto, the default of GPRegressor(), GPClassifier() and duogp fit",
+    ),
+    (
+        "One GP with a bound, trained in closed form",
+        "exact up to 5,000 rows, in a fraction of the default's time; svgp for more rows",
+    ),
+    (
+        "Few inducing points for a function with detail",
+        "dcsvgp; compare its held-out NLL with that of svgp",
+    ),
+    (
+        "The density matters more than the mean, and there are a few thousand rows or more",
+        "ppgpr-chol, then dcppgpr",
+    ),
+    (
+        "Classes, counts or positive numbers, by one method",
+        "svgp; orthnat where the mean needs many points",
+    ),
+    (
+        "Raw columns that a network should combine, many rows; or rows that keep arriving",
+        "svgp-dcdkl; for a stream ivsgpr, by partial_fit or duogp.OnlineGP",
+    ),
 )
 
 #: By the name of a method.

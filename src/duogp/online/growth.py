@@ -75,7 +75,7 @@ def _(basis: Subspace, columns: int | None = None) -> Block:
 
 
 def lead_with(old: Tensor, new: Tensor) -> Tensor:
-    """``new`` with the entries of ``old`` as its leading block."""
+    """``new`` [...] with the entries of ``old`` as its leading block."""
     out = new.clone()
     out[tuple(slice(0, size) for size in old.shape)] = old
     return out
@@ -113,7 +113,7 @@ def _(basis: Subspace, columns: int | None = None) -> Subspace:
 def append_tied(
     basis: Subspace, points: Tensor, numerics: Numerics | None = None, columns: int | None = None
 ) -> Grown:
-    """The basis with further points for mean and covariance at once, while α = β."""
+    """The basis with further points [..., k, d] for mean and covariance at once, while α = β."""
     if not (basis.shared and basis.mean_inducing.shape[-2] == 0):
         raise ValueError("the bases of mean and covariance are no longer tied: only the mean grows")
     out = _subspace(basis, basis.mean_inducing, _joined(basis.inducing, points), columns, shared=True)
@@ -133,7 +133,7 @@ def free_mean(basis: Subspace, columns: int | None = None) -> Grown:
 def append_mean(
     basis: Subspace, points: Tensor, numerics: Numerics | None = None, columns: int | None = None
 ) -> Grown:
-    """The basis with further points for the mean alone, with coefficients of zero."""
+    """The basis with further points [..., k, d] for the mean alone, with coefficients of zero."""
     if basis.shared:
         raise ValueError("the mean shares the points of the covariance: free it first")
     out = _subspace(basis, _joined(basis.mean_inducing, points), basis.inducing, columns, shared=False)

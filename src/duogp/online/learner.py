@@ -139,7 +139,7 @@ class OnlineGP:
     # -- learning --------------------------------------------------------------------------------------------
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> OnlineGP:
-        """Learn from one minibatch of any size (one larger than ``batch_size`` is cut into several)."""
+        """Learn from one minibatch X [n, d], y [n] or [n, outputs]; ones above ``batch_size`` are cut up."""
         rows = self._reader.read(X, y, sample_weight)
         if rows.size == 0:  # none of any weight
             return self
@@ -186,7 +186,7 @@ class OnlineGP:
 
     @property
     def classes(self) -> NDArray | None:
-        """The labels behind class numbers; None for regression, and before the first call."""
+        """The labels [C] behind class numbers; None for regression, and before the first call."""
         return self._reader.classes
 
     @property
@@ -225,7 +225,7 @@ class OnlineGP:
         return self._gp
 
     def predict(self, X: Any) -> Prediction | ClassPrediction:
-        """Mean and variances of new rows; class probabilities where the targets are labels."""
+        """Mean and variances of new rows X [n, d]; class probabilities where the targets are labels."""
         return self.gp.predict(X)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -233,7 +233,7 @@ class OnlineGP:
         return self.gp.predict_proba(X)
 
     def log_density(self, X: Any, y: Any) -> NDArray[np.float64]:
-        """log p(y | x, the stream so far) of each row, summed over outputs, in the user's units."""
+        """log p(y | x, the rows so far) [n] of rows X [n, d], y [n] or [n, outputs], summed over outputs."""
         return self.gp.log_density(X, y)
 
     # -- inside ----------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class Scales:
 
 
 def median_distances(X: NDArray, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Median of |xᵢ − xⱼ| over pairs of rows, for every column; never zero.
+    """Median of |xᵢ − xⱼ| over pairs of rows of X [n, d], for every column, [d]; never zero.
 
     Of a column in which most pairs agree it is the standard deviation instead, and 1 of a constant column.
     """

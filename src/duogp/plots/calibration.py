@@ -34,7 +34,7 @@ CDF_STEPS = 2000
 def calibration_plot(
     y: ArrayLike, mean: ArrayLike, std: ArrayLike, ax: Axes | None = None, *, label: str | None = None
 ) -> Axes:
-    """Observed share of targets below a predicted quantile, against its level.
+    """Observed share of targets y [n] below a predicted quantile, against its level; mean, std [n].
 
     Calibrated predictions are on the diagonal; steep in the middle: intervals too wide, flat: too narrow.
     """
@@ -51,7 +51,7 @@ def calibration_plot(
 def zscore_cdf(
     y: ArrayLike, mean: ArrayLike, std: ArrayLike, ax: Axes | None = None, *, label: str | None = None
 ) -> Axes:
-    """Empirical distribution of (y − mean)/std beside the standard normal of calibrated predictions."""
+    """Empirical distribution of (y − mean)/std, each [n], beside the normal one of calibrated predictions."""
     ax = new_axes(ax, (4.6, 3.5), "Distribution of z-scores")
     z = zscores(y, mean, std)
     along = np.linspace(-4, 4, 201)
@@ -74,7 +74,7 @@ def predicted_vs_observed(
     name: str | None = None,
     style: str = "auto",
 ) -> Axes:
-    """Observed against predicted with 95 % intervals; ``name``: of the target.
+    """Observed y [n] against mean [n] with 95 % intervals; ``name``: of the target.
 
     ``style="points"``: each row with its interval, of more than ``max_rows`` an even selection;
     ``"hexagons"``: counts of all rows, with the typical interval at each prediction; ``"auto"``: points up to
@@ -136,7 +136,7 @@ def _limits(*values: NDArray) -> tuple[float, float]:
 
 
 def zscores(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> NDArray[np.float64]:
-    """Sorted (y − mean)/std."""
+    """Sorted (y − mean)/std of all values, [n]."""
     return np.sort(standardise(np.ravel(y), np.ravel(mean), np.ravel(std))[0])
 
 
@@ -176,7 +176,7 @@ def reliability_plot(
 def confusion_plot(
     codes: ArrayLike, predicted: ArrayLike, classes: ArrayLike, ax: Axes | None = None
 ) -> Axes:
-    """Confusion matrix: counts of rows by true and likeliest class, shaded by shares of the true class."""
+    """Confusion matrix of true and predicted class numbers, each [n], shaded by shares of the true class."""
     names = [label_of(str(name), 14) for name in np.asarray(classes).tolist()]
     size = len(names)
     side = float(np.clip(1.6 + 0.55 * size, 3.4, 9.0))

@@ -17,6 +17,7 @@ from duogp.plots.style import (
     VERMILION,
     entitle,
     label_of,
+    name_of_part,
     new_axes,
     panel_grid,
     part_of,
@@ -84,7 +85,7 @@ def slice_plot(
     data: ArrayLike | None = None,
     legend: bool = True,
 ) -> Axes:
-    """Predictions along one input with the others fixed.
+    """Predictions along one input, at its values ``along`` [n], with the others fixed.
 
     ``along``: numbers, dates, or texts (levels of a category). The 95 % bands are nested: explained variance
     alone, plus the residual, plus the noise (the interval of a new observation). Of classes: a probability
@@ -125,7 +126,7 @@ def slice_plot(
 
 
 def bands(prediction: Prediction, level: float = 0.95) -> dict[str, NDArray[np.float64]]:
-    """Half widths of the nested bands, the inner first."""
+    """Half widths [n] of the nested bands by part of the variance, the inner first."""
     drawn = parts_of(prediction)
     totals = np.cumsum([part_of(prediction, part) for part in drawn], 0)
     return dict(zip(drawn, float(ndtri(0.5 + level / 2)) * np.sqrt(totals), strict=True))
@@ -135,8 +136,8 @@ def _number_slice(ax: Axes, x: NDArray, prediction: Prediction, texts: bool) -> 
     inner: NDArray | float = 0.0
     mean = prediction.mean
     for part, half in bands(prediction).items():
-        label, color = PARTS[part]
-        label = label if part == "explained" else f"+ {label}"
+        label, color = name_of_part(prediction, part), PARTS[part][1]
+        label = f"+ {label}" if np.ndim(inner) else label
         look: dict[str, Any] = {"color": color, "alpha": ALPHAS[part], "lw": 0}
         for side, name in ((-1, None), (1, label)):
             low, high = mean + side * inner, mean + side * half
@@ -171,7 +172,7 @@ def slices(
     target: str = "y",
     points: int = 100,
 ) -> list[Any]:
-    """Axes with the effect of each column of a matrix X, the other columns at their medians."""
+    """Axes with the effect of each column of a matrix X [n, d], the other columns at their medians."""
     matrix = np.asarray(X, dtype=np.float64)
     if matrix.ndim != 2:
         raise ValueError(f"X must be two-dimensional [n, d], got shape {matrix.shape}")

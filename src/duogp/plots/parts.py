@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from duogp.plots.style import BLUE, INK, PARTS, label_of, new_axes, note, part_of, parts_of, text_at
+from duogp.plots.style import (
+    BLUE,
+    INK,
+    PARTS,
+    label_of,
+    name_of_part,
+    new_axes,
+    note,
+    part_of,
+    parts_of,
+    text_at,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +35,7 @@ def relevance_plot(
     most: int = 15,
     xlabel: str = "relevance (share of 1 / lengthscale)",
 ) -> Axes:
-    """Bars, the most relevant column on top; of many columns the ``most`` most relevant."""
+    """Bars of shares [d], the largest on top; of many columns the ``most`` largest."""
     values = np.asarray(relevance, dtype=np.float64)
     order = np.argsort(-values, kind="stable")[:most]
     ax = new_axes(ax, (5.0, 0.9 + 0.27 * len(order)), "Most relevant columns")
@@ -65,7 +76,10 @@ def variance_plot(
         x,
         [height * share for share in shares],
         colors=[PARTS[part][1] for part in drawn],
-        labels=[f"{PARTS[part][0]} ({share:.0%})" for part, share in zip(drawn, overall, strict=True)],
+        labels=[
+            f"{name_of_part(prediction, part)} ({share:.0%})"
+            for part, share in zip(drawn, overall, strict=True)
+        ],
         alpha=0.85,
         lw=0,
     )

@@ -50,9 +50,24 @@ def part_of(prediction: Any, part: str) -> NDArray[np.float64]:
 
 
 def parts_of(prediction: Any) -> list[str]:
-    """The parts that a prediction has; without a learned mean or a stack nothing disagrees."""
+    """The parts that a prediction has.
+
+    There is no disagreement without a learned mean or a stack, and no explained variance in an exact GP.
+    """
     have = [part for part in PARTS if hasattr(prediction, part)]
-    return [part for part in have if part != "disagreement" or np.any(part_of(prediction, part))]
+    optional = ("disagreement", "explained")
+    return [part for part in have if part not in optional or np.any(part_of(prediction, part))]
+
+
+def name_of_part(prediction: Any, part: str) -> str:
+    """The label of a part of the variance.
+
+    Exact GPs, and q(u) without a covariance, have no variance of the first kind: the other one is then all
+    the uncertainty of the function, within the data too.
+    """
+    if part == "residual" and not np.any(part_of(prediction, "explained")):
+        return "the function"
+    return PARTS[part][0]
 
 
 #: Last words of column names that are units, and those that are written in another way.
@@ -116,7 +131,7 @@ def text_at(ax: Axes, text: str, point: tuple[Any, Any], offset: tuple[float, fl
 
 
 def ticks_below(ax: Axes, x: ArrayLike, height: float, color: str, **look: Any) -> None:
-    """Vertical ticks at values of x, at a height that is a fraction of the axes."""
+    """Vertical ticks at values of x [n], at a height that is a fraction of the axes."""
     y = np.full(len(np.asarray(x)), height)
     ax.plot(x, y, "|", transform=ax.get_xaxis_transform(), color=color, **look)
 

@@ -141,7 +141,7 @@ def _same_share(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> float:
 
 
 def holm(p: Array) -> Array:
-    """Holm's corrected p-values, in the order given."""
+    """Holm's corrected p-values, in the order given, [k]."""
     order = np.argsort(p)
     steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
     out = np.empty_like(p)
@@ -159,7 +159,7 @@ class Distances:
 
     @property
     def is_far(self) -> NDArray[np.bool_]:
-        """Rows beyond the limit; of rows like the training rows about one in a hundred."""
+        """Mask [n] of rows beyond the limit; of rows like the training rows about one in a hundred."""
         return self.distance > self.limit
 
 

@@ -50,6 +50,24 @@ def relevance(gp: Any, schema: Schema) -> dict[str, float] | None:
     return dict(sorted(((name, value / total) for name, value in shares.items()), key=lambda p: -p[1]))
 
 
+def importances(estimator: Any) -> dict[str, float] | None:
+    """The share of each column of the table in what moves the predictions, the largest first.
+
+    `feature_importances_` by name: a learned prior mean and all members of a stack are included. None of
+    models that were saved without training rows.
+    """
+    shares = getattr(estimator, "feature_importances_", None)
+    if shares is None:
+        return None
+    pairs = zip(estimator.feature_names_in_, shares.tolist(), strict=True)
+    return dict(sorted(((str(name), share) for name, share in pairs), key=lambda pair: -pair[1]))
+
+
+def has_learned_mean(gp: Any) -> bool:
+    """Whether trees or a regression are the prior mean of the model, or of a member of a stack."""
+    return any(getattr(member, "learned", None) is not None for member in getattr(gp, "members", [gp]))
+
+
 def effects(gp: Any, schema: Schema, X: NDArray, seed: int = 0) -> dict[str, float]:
     """Root mean square change of the predictions when one column of the table is shuffled, the largest first.
 
@@ -73,7 +91,11 @@ def _predicted(prediction: Any) -> NDArray:
 
 
 def variance_parts(prediction: Any) -> dict[str, float]:
-    """Root of the average variance and the shares of its parts; of classes, of the latent functions."""
+    """Root of the average variance and the shares of its parts; of classes, of the latent functions.
+
+    Where ``within_data_share`` is 0 (exact GPs), ``distributional_share`` is all the uncertainty of the
+    function: `is_told_apart`.
+    """
     parts = {"within_data": prediction.explained, "distributional": prediction.residual}
     parts["disagreement"] = np.broadcast_to(np.float64(prediction.disagreement), parts["within_data"].shape)
     if hasattr(prediction, "noise"):
@@ -82,6 +104,11 @@ def variance_parts(prediction: Any) -> dict[str, float]:
     total = sum(means.values())
     shares = {f"{name}_share": value / total if total > 0 else float("nan") for name, value in means.items()}
     return {"std": float(np.sqrt(total)), **shares}
+
+
+def is_told_apart(parts: dict[str, float]) -> bool:
+    """Whether the model tells variance within the data from variance far from them; exact GPs do not."""
+    return parts["within_data_share"] > 0
 
 
 class Dependence(NamedTuple):

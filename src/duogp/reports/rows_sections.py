@@ -59,10 +59,11 @@ def far_section(subject: Subject) -> Section:
         )
         order = np.argsort(-found.distance, kind="stable")[:MOST_ROWS_LISTED]
     share = _far_share(subject)
+    told_apart = bool(np.any(subject.prediction.explained))
     head = [
         "row",
         *(["distance", "differs most in"] if found is not None else []),
-        "variance far from the data",
+        "variance far from the data" if told_apart else "variance of the function",
     ]
     names = [] if found is not None else _leading(subject)
     rows = []
@@ -75,7 +76,13 @@ def far_section(subject: Subject) -> Section:
     html.append(table([*head, *names], rows))
     html.append(
         paragraph(
-            "The last number: the share of a row's variance that the training rows say nothing of.", True
+            "The last number is a share of the row's variance: "
+            + (
+                "what the training rows say nothing of."
+                if told_apart
+                else "the uncertainty of the function, which an exact GP has in one part."
+            ),
+            True,
         )
     )
     return Section("far", title, "".join(html), tuple(findings))

@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duogp.data.labels import codes_of
-from duogp.reports.effects import BACKGROUND_ROWS, Dependence, dependence, relevance, variance_parts
+from duogp.reports.effects import (
+    BACKGROUND_ROWS,
+    Dependence,
+    dependence,
+    is_told_apart,
+    relevance,
+    variance_parts,
+)
 from duogp.reports.figures import figure, images
 from duogp.reports.html import Words, bars, number, pairs, paragraph, percent, table
 from duogp.reports.scores import (
@@ -36,7 +43,7 @@ SHARES = ("coverage", "accuracy")
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence of the summary; ``is_good``: nobody needs to look."""
+    """One sentence of the summary; ``is_good``: no action is needed."""
 
     is_good: bool
     text: str
@@ -283,6 +290,11 @@ def variance_section(subject: Subject) -> Section:
         "disagreement": "between models: members of a stack, or folds of a learned mean, that disagree",
         "noise": "noise: observations at the same inputs differ by so much",
     }
+    if not is_told_apart(parts):
+        del what["within_data"]
+        what["distributional"] = (
+            "the function: an exact GP does not tell variance within the data from variance far from them"
+        )
     rows = [
         [Words(words), percent(parts[f"{name}_share"])]
         for name, words in what.items()
@@ -298,7 +310,7 @@ def variance_section(subject: Subject) -> Section:
             "Parts of the uncertainty of the rows",
         ),
         paragraph(
-            "More training rows lessen the first three parts; nothing but better inputs lessens the noise.",
+            "More training rows lessen every part but the noise, which only better inputs lessen.",
             True,
         ),
     ]

@@ -72,13 +72,13 @@ class Subject:
 
     @property
     def known(self) -> NDArray[np.intp]:
-        """Places of the rows whose target is known."""
+        """Places [k] of the rows whose target is known."""
         if self.y is None:
             return np.arange(0)
         return np.arange(len(self)) if self.there is None else np.flatnonzero(self.there)
 
     def known_rows(self) -> tuple[NewRows, NDArray]:
-        """The rows whose target is known, and their targets."""
+        """The rows whose target is known, and their targets, [k]."""
         assert self.y is not None
         if len(self.known) == len(self):
             return self.rows, self.y

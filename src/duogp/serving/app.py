@@ -40,7 +40,7 @@ class Service:
     def __init__(self, model: ServedModel, limits: Limits) -> None:
         self.model, self.limits = model, limits
         self.metrics = Metrics()
-        self.stopping = False  # still answers, and asks clients to come back on another connection
+        self.stopping = False  # still answers, with `Connection: close`
         self.readers: ThreadPoolExecutor | None = None
         self._batcher: Batcher | None = None
 

@@ -74,7 +74,7 @@ class VarianceParts(NamedTuple):
 
     @property
     def total(self) -> NDArray[np.float64]:
-        """The variance of an observation, the sum of the parts."""
+        """The variance of an observation, the sum of the parts, [n] or [n, outputs]."""
         return self.within_data + self.distributional + self.noise + self.disagreement
 
 
@@ -185,7 +185,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
             given |= {"checkpoint_dir": checkpoint.folder, "checkpoint_every": checkpoint.every}
         with overall("fitting", settings.get("time_budget"), bool(self.verbose)):
             gp = fit(rows.X, rows.y, self.method, **given)
-        reasons = list(gp.history.notes) if self._is_auto() else ["asked for by method="]
+        reasons = list(gp.history.notes) if self._is_auto() else ["chosen by the argument method="]
         require_finite(gp, rows)
         gp.column_names = self._column_names()
         self._gp: Any = gp
@@ -307,7 +307,8 @@ class BaseGP(Saveable, BaseEstimator, ABC):
         learner.partial_fit(matrix, target, read_weights(sample_weight, len(matrix)))
         self._gp, self._learner = None, learner
         if first:
-            reason = "points and posterior grow with a stream" if self._is_auto() else "asked for by method="
+            streamed = "rows arrive in parts: inducing points and posterior grow with them"
+            reason = streamed if self._is_auto() else "chosen by the argument method="
             self.method_, self.reasons_ = learner.method.name, [reason]
         self.n_iter_ = learner.num_steps
         self.calibration_ = None  # its scores were those of the model before
@@ -361,7 +362,7 @@ class BaseGP(Saveable, BaseEstimator, ABC):
 
     @property
     def _by_name(self) -> bool:
-        """Whether the schema is that of a matrix: the estimator knows nothing of the table behind it."""
+        """Whether the schema is that of an encoded matrix, without the columns of the table behind it."""
         return getattr(self, "schema_", None) is not None and getattr(self, "_table_names", None) is None
 
     def explain_variance(self, X: Any, *, noise: Any = None) -> VarianceParts:

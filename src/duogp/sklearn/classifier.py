@@ -37,7 +37,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
     # -- prediction ------------------------------------------------------------------------------------------
 
     def predict(self, X: Any) -> NDArray:
-        """The most probable label of each row."""
+        """The most probable label of each row of X [n, d], [n]."""
         codes = self.predict_proba(X).argmax(1)  # raises before the fit
         return self.classes_[codes]
 
@@ -53,7 +53,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
         return np.log(self.predict_proba(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The share of rows whose label is right."""
+        """The share of the rows X [n, d] whose most probable label is that of y [n]."""
         found = self.predict(X)
         weight = read_weights(sample_weight, len(found))
         return float(accuracy_score(as_labels(y, len(found)), found, sample_weight=weight))
@@ -76,7 +76,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
         return chosen
 
     def calibrate(self, X: Any, y: Any) -> Self:
-        """Calibrate conformal sets on fresh rows; they must have had no part in the fit."""
+        """Calibrate conformal sets on rows X [n, d] and labels y [n] that the fit has not used."""
         return self._calibrated(X, y)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray:
@@ -95,7 +95,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
         target: str | None = None,
         validation: tuple[Any, Any] | None = None,
     ) -> Self:
-        """Fit to a table and its labels; see `GPRegressor.fit`."""
+        """Fit to a table X [n, d] and its labels y [n]; see `GPRegressor.fit`."""
         if is_dataset(X):
             self._object_labels = False
             given = {"y": y, "sample_weight": sample_weight, "validation": validation}
@@ -109,7 +109,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Learn from one more minibatch: a stream (`duogp.OnlineGP`) starts, or continues after `fit`.
+        """Learn from one more minibatch X [n, d], y [n] (`duogp.OnlineGP`), also after `fit`.
 
         ``classes``: all labels of the stream, needed where the first minibatch does not have all of them.
         """

@@ -48,7 +48,7 @@ class Calibration:
         return len(self.scores)
 
     def threshold(self, level: float) -> Array:
-        """ŝ of every output; infinite, with a warning, where there are too few rows for the level."""
+        """ŝ [outputs]; infinite, with a warning, where there are too few rows for the level."""
         n = len(self.scores)
         rank = math.ceil(round((n + 1) * level, 9))  # 0.9 · 10 is 9, without rounding error
         if rank > n:
@@ -100,7 +100,7 @@ def class_scores(probabilities: Array, codes: NDArray[np.intp]) -> Array:
 
 
 def calibration_rows(n: int, fraction: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Indices of the rows to train on (at least two) and to calibrate on, each in order."""
+    """Indices of the rows to train on, [t] (at least two), and to calibrate on, [n − t], each in order."""
     size = min(round(fraction * n), n - 2)
     if size < 1:
         return np.arange(n), np.arange(0)

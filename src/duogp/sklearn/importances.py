@@ -13,7 +13,7 @@ SHUFFLES = 2
 
 
 def sample_of(matrix: NDArray, seed: int) -> NDArray:
-    """Some rows, in their order."""
+    """Some rows [m, d] of a matrix [n, d], in their order."""
     chosen = np.sort(np.random.default_rng([seed % 2**32, 3]).permutation(len(matrix))[:SAMPLE_ROWS])
     return np.array(matrix[chosen], dtype=np.float64)
 
@@ -32,7 +32,7 @@ def shares_of_columns(gp: Any, rows: NDArray, places: NDArray[np.intp], columns:
 
 
 def squared_change(gp: Any, rows: NDArray, before: NDArray, own: NDArray[np.bool_], seed: int = 0) -> float:
-    """Mean square change of the predictions ``before`` when columns are shuffled.
+    """Mean square change of predictions ``before`` at rows [n, d] when the columns ``own`` [d] are shuffled.
 
     Outputs count in units of the spread of their predictions.
     """

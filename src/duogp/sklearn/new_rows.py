@@ -78,7 +78,7 @@ class NewRows:
         return values
 
     def log_density(self, y: NDArray, noise: Any = None) -> Array:
-        """log p(y | x, data) of each row."""
+        """log p(y | x, data) of each row, [n], for y [n] or [n, outputs]."""
         extra = {} if noise is None else {"noise": noise}
         values: Array = self.gp.log_density(self.matrix, y, **extra)
         if self.completions is None:
@@ -149,7 +149,7 @@ class NewRows:
 
 
 def new_rows(gp: Any, matrix: NDArray, completions: Completions | None) -> NewRows:
-    """Encoded rows within the reach of a model."""
+    """Encoded rows [n, d] within the reach of a model."""
     if completions is not None:
         count, size, width = completions.matrices.shape
         near = within_reach(completions.matrices.reshape(-1, width), gp).reshape(count, size, width)

@@ -64,19 +64,19 @@ class Monotone(Predictive):
 
     @abstractmethod
     def cdf_given(self, t: Array, f: Array) -> Array:
-        """P(y ≤ t | f)."""
+        """P(y ≤ t | f), elementwise, [...]."""
 
     @abstractmethod
     def quantile_given(self, p: Array, f: Array) -> Array:
-        """The t with P(y ≤ t | f) = p."""
+        """The t with P(y ≤ t | f) = p, elementwise, [...]."""
 
     @abstractmethod
     def step(self, t: Array) -> tuple[Array, Array]:
-        """The f at which P(y ≤ t | f) falls from one to zero, about, and the width of the fall."""
+        """The f at which P(y ≤ t | f) falls from one to zero, about, and the width of that: [...] as t."""
 
     @abstractmethod
     def to_line(self, t: Array) -> Array:
-        """An increasing map of the support to the real line, on which quantiles are found."""
+        """An increasing map of the support to the real line, elementwise [...], where quantiles are found."""
 
     @abstractmethod
     def from_line(self, s: Array) -> Array: ...

@@ -35,7 +35,7 @@ NUM_DRAWS = 4096
 
 
 def as_levels(quantiles: Any, name: str = "quantiles") -> Array:
-    """Probabilities strictly between 0 and 1, as a vector."""
+    """Probabilities strictly between 0 and 1, as a vector [Q]."""
     try:
         levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
     except (TypeError, ValueError) as error:

@@ -101,7 +101,7 @@ class GPRegressor(RegressorMixin, BaseGP):
     def predict_interval(
         self, X: Any, level: float = 0.9, kind: str = "model", *, noise: Any = None
     ) -> tuple[Array, Array]:
-        """Ends (lower, upper) of an interval that holds an observation with probability ``level``.
+        """Ends (lower, upper), each [n] or [n, outputs], of an interval of probability ``level``.
 
         ``kind="model"``: the central interval of the predictive distribution. ``kind="conformal"``: an
         interval whose coverage holds for any model, on average over rows like those of the calibration
@@ -122,7 +122,7 @@ class GPRegressor(RegressorMixin, BaseGP):
         return (low[:, 0], high[:, 0]) if rows.gp.single_output else (low, high)
 
     def calibrate(self, X: Any, y: Any, *, noise: Any = None) -> Self:
-        """Calibrate conformal intervals on fresh rows; they must have had no part in the fit."""
+        """Calibrate conformal intervals on rows X [n, d], y [n] or [n, outputs] that the fit did not use."""
         return self._calibrated(X, y, noise)
 
     def sample_y(
@@ -136,13 +136,13 @@ class GPRegressor(RegressorMixin, BaseGP):
         return np.moveaxis(self._draws(X, n_samples, random_state, function, noise), 0, -1)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """R² of the predictive mean, as in scikit-learn, the mean over outputs."""
+        """R² of the predictive mean at X [n, d] against y [n] or [n, outputs], averaged over outputs."""
         mean = self.predict(X)
         weight = read_weights(sample_weight, len(mean))
         return float(r2_score(as_target(y, len(mean)), mean, sample_weight=weight))
 
     def log_density(self, X: Any, y: Any, *, noise: Any = None) -> Array:
-        """log p(y | x, data) of each row, in the units of y."""
+        """log p(y | x, data) [n] of rows X [n, d] and y [n] or [n, outputs], in the units of y."""
         rows = self._rows(X)
         return rows.log_density(self._read_target(y, len(rows)), noise)
 
@@ -158,7 +158,7 @@ class GPRegressor(RegressorMixin, BaseGP):
         validation: tuple[Any, Any] | None = None,
         noise: Any = None,
     ) -> Self:
-        """Fit to a table: arrays, lists, torch tensors, pandas and polars frames, arrow tables.
+        """Fit to X [n, d], y [n] or [n, outputs]: arrays, lists, tensors, frames of pandas or polars, arrow.
 
         A `pyarrow.dataset` with the name of its ``target`` column is read in chunks, and may be larger than
         memory (docs/large-data.md); ``sample_weight`` is then the name of a column.
@@ -175,7 +175,7 @@ class GPRegressor(RegressorMixin, BaseGP):
         return self._fit(X, y, sample_weight, validation=validation, noise=noise)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn from one more minibatch: a stream (`duogp.OnlineGP`) starts, or continues after `fit`."""
+        """Learn from one more minibatch X [n, d], y [n] (`duogp.OnlineGP`), also after `fit`."""
         return self._partial_fit(X, y, sample_weight)
 
     def _level_target(self, target: NDArray) -> Array | None:

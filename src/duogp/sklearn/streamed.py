@@ -73,7 +73,7 @@ def fit_dataset(estimator: BaseGP, dataset: Any, target: str | None, given: dict
     estimator._gp, estimator._learner = gp, None
     estimator._sample = sample_of(source.schema.encode(source.sample).matrix, seed)
     estimator.method_ = gp.method.name
-    estimator.reasons_ = [reason if estimator._is_auto() else "asked for by method="]
+    estimator.reasons_ = [reason if estimator._is_auto() else "chosen by the argument method="]
     estimator.n_iter_ = gp.history[-1].epoch if len(gp.history) else 1
     estimator.calibration_ = None
     if estimator.checkpoint_dir is not None:

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.exceptions import DataConversionWarning
 
+from duogp.data.rows import digests
 from duogp.data.validation import UnsupportedDtypeError, as_matrix, as_row_vector
 from duogp.sklearn.frames import check_columns
 
@@ -44,7 +45,7 @@ class TrainingRows(NamedTuple):
 
 
 def read_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1) -> NDArray:
-    """An array as a finite matrix; the estimator learns, or checks, its columns."""
+    """An array as a finite matrix [n, d]; the estimator learns, or checks, its columns."""
     try:
         matrix = as_matrix(dense(X), "X", min_rows=min_rows)
     except UnsupportedDtypeError as error:
@@ -91,7 +92,7 @@ def require_rows(n: int) -> None:
 
 
 def within_reach(X: NDArray, gp: Any) -> NDArray:
-    """New rows, clipped to where distances between rows are finite."""
+    """New rows [n, d], clipped to where distances between rows are finite."""
     return np.clip(X.astype(np.float64), *reach_of(gp))
 
 
@@ -139,12 +140,7 @@ def _repeats(keys: list[NDArray]) -> NDArray[np.intp] | None:
 
     A digest of the bits of each row tells that most tables have none, without a sort by every column.
     """
-    digest = np.zeros(len(keys[0]), dtype=np.uint64)
-    for key in keys:
-        bits = (key.astype(np.float64) + 0.0).view(np.uint64)  # −0 and 0 are one number
-        digest = (digest ^ (bits >> np.uint64(29)) ^ bits) * np.uint64(0x9E3779B97F4A7C15)
-        digest ^= digest >> np.uint64(32)
-    digest.sort()
+    digest = np.sort(digests(keys))
     if not (digest[1:] == digest[:-1]).any():
         return None
     return np.lexsort(keys[::-1])
