@@ -43,6 +43,34 @@ def test_export_checks_the_file_on_a_table_and_keeps_the_schema(folder):
     assert description["inputs"]["rows"] == Schema.from_dict(description["schema"]).names
 
 
+def test_a_model_saved_from_python_is_exported_predicted_and_explained(folder, tmp_path):
+    pd = pytest.importorskip("pandas")
+    import duogp
+    from duogp.export import read_description
+
+    table = pd.read_csv(folder / "table.csv")
+    model = duogp.GPRegressor("exact", random_state=0)
+    noisy = table["y"] + 0.1 * np.random.default_rng(1).normal(size=len(table))
+    model.fit(table[["a", "city"]], noisy).save(tmp_path / "m")
+    done = runner.invoke(build(), ["export", str(tmp_path / "m"), "-o", str(tmp_path / "m.pt2")])
+    assert done.exit_code == 0, done.output
+    assert "m.pt2: writing the graph of exact" in done.stderr  # progress, on standard error
+    description = read_description(tmp_path / "m.pt2")
+    assert [column["name"] for column in description["schema"]["columns"]] == ["a", "city"]
+
+    done = runner.invoke(build(), ["predict", str(tmp_path / "m"), str(folder / "table.csv")])
+    assert done.exit_code == 0, done.output
+    shown = np.array([float(line.split(",")[0]) for line in done.stdout.splitlines()[1:]])
+    np.testing.assert_allclose(shown, model.predict(table[["a", "city"]]), rtol=1e-6)
+
+    done = runner.invoke(build(), ["explain", str(tmp_path / "m"), str(folder / "table.csv")])
+    assert "exact GP: within the data and far from them are not told apart" in " ".join(done.stdout.split())
+    assert "far from the data" not in done.stdout
+
+    done = runner.invoke(build(), ["evaluate", str(tmp_path / "m"), str(folder / "table.csv")])
+    assert done.exit_code == 2 and "saved from Python" in done.output
+
+
 def test_errors_of_export_are_one_line(folder):
     done = runner.invoke(build(), ["export", str(folder / "model"), "-o", "model.txt"])
     assert done.exit_code == 2 and "must end in .onnx or .pt2" in done.output

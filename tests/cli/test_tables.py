@@ -105,7 +105,7 @@ def test_fit_says_what_it_did(folder, tmp_path):
         "size_cm (",
         "svgp",
         "noise",
-        "most relevant",
+        "most important",
         "RMSE",
         "no use: it is 0",
     ):
@@ -130,7 +130,7 @@ def test_fit_as_json(folder, tmp_path):
     assert report["dropped"]["kind"] == "as asked"
     assert "names or prose" in report["dropped"]["id"]
     assert report["imputed"]["size_cm"] > 0
-    assert math.isclose(sum(report["relevance"].values()), 1)
+    assert all(math.isclose(sum(report[name].values()), 1) for name in ("relevance", "importances"))
     assert set(report["test"]) >= {"rmse", "mae", "nll", "crps", "coverage_50", "coverage_90", "coverage_95"}
 
 
@@ -153,7 +153,7 @@ def test_settings_reach_the_fit(folder, tmp_path):
     assert (settings.ard, settings.initial_noise, settings.mean) == (False, 0.3, "zero")
     assert settings.kernel == "rbf+linear"
     assert strict(fine("explain", tmp_path / "m", "--json").stdout)["relevance"] is None
-    assert "give rows" in fine("explain", tmp_path / "m").stdout
+    assert "importance" in fine("explain", tmp_path / "m").stdout
 
 
 def test_auto_is_the_default_and_says_why(folder, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -124,6 +125,16 @@ def test_the_settings_that_the_page_names_exist():
     assert set(named) <= {f.name for f in dataclasses.fields(Settings)}
 
 
+def test_the_texts_that_are_gaps_are_those_of_the_reader():
+    formats = pytest.importorskip("pyarrow.csv")
+    from duogp.tables.files import MORE_MISSING
+
+    text = (DOCS / "tables.md").read_text(encoding="utf-8")
+    (row,) = (line for line in text.splitlines() if line.startswith("| CSV and TSV files"))
+    read = {*formats.ConvertOptions().null_values, *MORE_MISSING} - {""}
+    assert set(re.findall(r"`([^`]+)`", row)) == read
+
+
 def test_the_numbers_of_the_first_figure_are_the_stored_ones():
     stored = json.loads((DOCS / "images" / "hero.json").read_text(encoding="utf-8"))
     ten, twelve = stored["10"], stored["12"]
@@ -138,6 +149,17 @@ def test_the_numbers_of_the_first_figure_are_the_stored_ones():
         for method, row in found.items():
             cells = f"{row['rmse']:.3f} | {row['nll']:.3f} | {row['coverage']:.3f} |"
             assert f"| {points} | {method.upper()} | {cells}" in page
+
+
+def test_the_chooser_of_the_page_is_that_of_the_library():
+    path = DOCS / "_tools" / "chooser.py"
+    spec = importlib.util.spec_from_file_location("chooser", path)
+    assert spec and spec.loader
+    chooser = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(chooser)
+    text = chooser.PAGE.read_text(encoding="utf-8")
+    assert text == chooser.page_of(text), "run python docs/_tools/chooser.py"
+    assert text.count("\n6. **") == 1
 
 
 def test_the_readme_has_two_screens():

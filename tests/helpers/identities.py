@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from duogp.bases import Basis, Coupled
-from duogp.inference.closed_form import CollapsedObjective, Optimum
+from duogp.inference.closed_form import CollapsedObjective
+from duogp.inference.optimal_q import Optimum
 from duogp.models.model import Batch, Model
 from helpers import dense
 from helpers.dense import inv, k

@@ -19,7 +19,7 @@ import torch
 from duogp.io.folder import file_of, read_folder, write_folder
 from helpers.moments import watched
 
-FOLDER = "duogp.io.folder"
+MODULES = ("duogp.io.folder", "duogp.io.swap")
 
 
 def write(path: Path, name: str) -> None:
@@ -52,7 +52,7 @@ def killed(home: Path, moment: int) -> str:
     model = prepared(home)
     pid = os.fork()
     if not pid:
-        with watched("write_folder", FOLDER, moment):
+        with watched("write_folder", MODULES, moment):
             write(model, "another")
         os._exit(0)
     if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != -signal.SIGKILL:
@@ -68,7 +68,7 @@ def killed(home: Path, moment: int) -> str:
 
 def main(home: Path) -> None:
     model = prepared(home)
-    with watched("write_folder", FOLDER) as moments:
+    with watched("write_folder", MODULES) as moments:
         write(model, "another")
     print(json.dumps([killed(home, moment) for moment in range(1, moments.count + 1)]))
 

@@ -16,18 +16,18 @@ OPERATIONS |= {"mkdir", "rmdir", "scandir", "listdir"}
 
 
 class Moments:
-    """Counts operations on files inside calls of a function of a module; kills the process at one of them.
+    """Counts operations on files inside calls of a function; kills the process at one of them.
 
-    Calls of the module's inner functions count too: what they do through `ctypes` is seen by nobody else.
+    Calls of the modules' inner functions count too: what they do through `ctypes` is seen by nobody else.
     """
 
-    def __init__(self, function: str, module: str, kill_at: int | None = None) -> None:
-        self.function, self.file = function, module.replace(".", os.sep) + ".py"
+    def __init__(self, function: str, modules: tuple[str, ...], kill_at: int | None = None) -> None:
+        self.function, self.files = function, tuple(m.replace(".", os.sep) + ".py" for m in modules)
         self.kill_at, self.count, self.depth = kill_at, 0, 0
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        own = code.co_filename.endswith(self.file)
+        own = code.co_filename.endswith(self.files)
         if own and code.co_name == self.function and event in ("call", "return"):
             self.depth += 1 if event == "call" else -1
         if not self.depth:
@@ -43,9 +43,9 @@ class Moments:
 
 
 @contextmanager
-def watched(function: str, module: str, kill_at: int | None = None) -> Iterator[Moments]:
+def watched(function: str, modules: tuple[str, ...], kill_at: int | None = None) -> Iterator[Moments]:
     """The moments of what runs inside, on this thread."""
-    moments = Moments(function, module, kill_at)
+    moments = Moments(function, modules, kill_at)
     sys.setprofile(moments)
     try:
         yield moments

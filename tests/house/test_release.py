@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import duogp
 
 ROOT = Path(__file__).parents[2]
@@ -15,8 +17,10 @@ def text(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-def requirements(of: list[str]) -> set[str]:
-    return {re.split(r"[ >=<\[]", line)[0] for line in of}
+def requirements(of: list[str]) -> dict[str, str]:
+    """Lower bounds by name: ``numpy>=1.26`` or ``numpy >=1.26``; "" for a name without one."""
+    parts = (re.fullmatch(r"([\w-]+)\s*(?:>=([\d.]+))?", line.strip()) for line in of)
+    return {found[1]: found[2] or "" for found in parts if found}
 
 
 def test_one_version():
@@ -27,13 +31,36 @@ def test_one_version():
     assert tomllib.loads(text("packages/duogp-tasks/pyproject.toml"))["project"]["version"] == version
 
 
+#: Names of packages on conda-forge that differ from those on PyPI.
+ON_CONDA = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+
+
 def test_the_conda_recipe_has_the_dependencies_of_the_package():
     project = tomllib.loads(text("pyproject.toml"))["project"]
-    wanted = {"pytorch" if n == "torch" else n for n in requirements(project["dependencies"])}
-    wanted = {"matplotlib-base" if n == "matplotlib" else n for n in wanted}
+    wanted = {ON_CONDA.get(n, n): bound for n, bound in requirements(project["dependencies"]).items()}
+    assert len(wanted) == len(project["dependencies"])
     run = text("conda/recipe.yaml").partition("  run:\n")[2].partition("\ntests:")[0]
-    found = {line.strip(" -").split()[0] for line in run.splitlines() if line.strip()}
-    assert found == wanted | {"python"}
+    found = requirements([line.strip(" -") for line in run.splitlines() if line.strip()])
+    assert found == wanted | {"python": project["requires-python"].removeprefix(">=")}
+
+
+def test_the_conda_recipe_renders():
+    rattler_build = pytest.importorskip("rattler_build")
+    (made,) = rattler_build.Stage0Recipe.from_file(str(ROOT / "conda" / "recipe.yaml")).render()
+    recipe = made.recipe.to_dict()
+    assert recipe["package"] == {"name": "duogp", "version": duogp.__version__}
+    assert recipe["build"]["noarch"] == "python"
+
+
+def test_classifiers_workflows_and_readme_name_the_same_pythons():
+    project = tomllib.loads(text("pyproject.toml"))["project"]
+    named = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    assert named[0] == project["requires-python"].removeprefix(">=")
+    for workflow in ("ci", "wheels"):
+        (matrix,) = re.findall(r"python: \[(.*)\]", text(f".github/workflows/{workflow}.yml"))
+        assert re.findall(r"3\.\d+", matrix) == named
+    for page in ("README.md", "docs/start.md"):
+        assert f"Python {named[0]} to {named[-1]}" in text(page)
 
 
 def test_workflows_run_targets_that_exist():
@@ -43,5 +70,5 @@ def test_workflows_run_targets_that_exist():
         for path in (ROOT / ".github" / "workflows").glob("*.yml")
         for target in re.findall(r"run: make ([a-z-]+)", path.read_text(encoding="utf-8"))
     }
-    assert called - {"docs"} <= targets  # `make docs` comes with the site
-    assert {"lint", "test-all"} <= called
+    assert called <= targets
+    assert {"lint", "test-all", "docs"} <= called
