@@ -377,7 +377,11 @@ def test_a_full_disk_loses_the_batch_that_met_it_and_no_other(tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_a_killed_process_goes_on(tmp_path):
-    """SIGKILL in the middle of an evaluation, and the next proposal is the one that would have come."""
+    """SIGKILL in the middle of an evaluation, and the next proposal is the one that would have come.
+
+    To 1e-7: the first batch was proposed by another process, whose last bits may differ from those here.
+    Of all bits ask `test_a_batch_that_was_cut_off_is_evaluated_again` and `benchmarks/kill_fits.py`.
+    """
     script = tmp_path / "victim.py"
     script.write_text(
         textwrap.dedent(
@@ -407,7 +411,7 @@ def test_a_killed_process_goes_on(tmp_path):
     options = RUN | {"evaluations": 18}
     optimise(Bowl(3), "dcsvgp", folder=tmp_path / "run", callback=lambda p, y: seen.append(p.X), **options)
     whole = optimise(Bowl(3), "dcsvgp", **options)
-    np.testing.assert_array_equal(seen[0], whole.X[13:])
+    np.testing.assert_allclose(seen[0], whole.X[13:], rtol=0, atol=1e-7)
 
 
 def test_a_batch_that_was_cut_off_is_evaluated_again(tmp_path):

@@ -177,6 +177,7 @@ def _trained(
         begun.histories.append(found)
     model.num_data.fill_(float(rows.n))
     rows.group.same([*model.parameters(), *model.buffers()])
+    curvature.follow(rows.group)
     if closed:
         problem = StreamedClosedForm(model, rows.stream())
         passes, slot = _passes(plan, rows.settings), slots("main")

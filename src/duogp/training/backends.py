@@ -140,6 +140,8 @@ class QuasiNewton(StepBackend):
         """A factorisation that fails at a point tried is answered by a shorter step, and no failure."""
         failed = self.problem.model.numerics.failed
         best = self.lbfgs.advance(loss, failed)
+        if self.problem.group.world > 1:
+            self.lbfgs.follow(self.problem.group)
         failed.logical_and_(~torch.isfinite(best))
         return best
 

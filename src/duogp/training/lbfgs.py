@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from duogp.numerics.groups import Group
+
 #: Pairs of steps and changes of the gradient that are remembered.
 MEMORY = 40
 #: Numbers of that memory, of steps alone, past which it has fewer pairs; and how many at least.
@@ -65,6 +67,10 @@ class Curvature:
         """Turn it into that of a loss so many times as large."""
         if self.pairs:
             self.pairs["changes"] = factor * self.pairs["changes"]
+
+    def follow(self, group: Group) -> None:
+        """Take what the leader of several processes has found."""
+        group.same([self.pairs[name] for name in sorted(self.pairs)])
 
 
 class LBFGS:
@@ -116,6 +122,16 @@ class LBFGS:
     def keep(self, curvature: Curvature) -> None:
         """Leave the pairs for another training."""
         curvature.pairs = {name: value.clone() for name, value in self._pairs().items()}
+
+    @torch.no_grad()
+    def follow(self, group: Group) -> None:
+        """Go where the leader of several processes goes.
+
+        Loss and gradient are sums that all of them have; what each makes of these differs by rounding, which
+        L-BFGS may enlarge a millionfold within ten steps.
+        """
+        group.same([self.x, self.direction, self.slope, self.length, self.low, self.high, self.trials])
+        self._write(self.x)
 
     def inherit(self, curvature: Curvature) -> None:
         """Begin with the pairs of another training, if there are any and they are of as many numbers."""
