@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from duogp import _moved
 from duogp._version import __version__
-from duogp.errors import DataWarning, DuoGPWarning, NumericalWarning
+from duogp.errors import ConvergenceWarning, DataWarning, DuoGPWarning, NumericalWarning
 from duogp.saveable import Plottable, Saveable
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from duogp.posterior.gp import GP
     from duogp.posterior.prediction import ClassPrediction, Prediction
     from duogp.posterior.statistics import SufficientStatistics, merge, solve, statistics
-    from duogp.reports import report
+    from duogp.reports import evaluate, report
     from duogp.sklearn import GPClassifier, GPRegressor
     from duogp.training import History
 
@@ -37,6 +37,7 @@ __all__ = [
     "GP",
     "METHODS",
     "ClassPrediction",
+    "ConvergenceWarning",
     "DataWarning",
     "DuoGPWarning",
     "GPClassifier",
@@ -50,6 +51,7 @@ __all__ = [
     "SufficientStatistics",
     "__version__",
     "bases",
+    "evaluate",
     "export_model",
     "fit",
     "fit_replicates",
@@ -77,7 +79,7 @@ _NAMES = {
     "posterior.gp": ("GP",),
     "posterior.prediction": ("ClassPrediction", "Prediction"),
     "posterior.statistics": ("SufficientStatistics", "merge", "solve", "statistics"),
-    "reports": ("report",),
+    "reports": ("evaluate", "report"),
     "sklearn": ("GPClassifier", "GPRegressor"),
     "training": ("History",),
 }

@@ -15,6 +15,10 @@ class NumericalWarning(DuoGPWarning):
     """A numerical difficulty in training, and the recovery: more jitter, a rollback, a smaller step."""
 
 
+class ConvergenceWarning(DuoGPWarning):
+    """Training that the clock ended before it converged, on a table that should have needed less time."""
+
+
 class CheckpointWarning(DuoGPWarning):
     """A checkpoint that could not be written, or was damaged and passed over."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import duogp
 from duogp.fitting import auto, rules
 from duogp.fitting.dataset import Dataset
+from duogp.fitting.race import Race
 from duogp.kernels import RBF
 from duogp.methods.settings import Settings
 from duogp.posterior.gp import GP
@@ -123,6 +125,21 @@ def test_a_small_table_without_time_leaves_candidates_out_and_says_so():
     gp = duogp.fit(X, y, "auto", time_budget=0.2, random_state=0, device="cpu")
     assert any("not tried, the time was up" in note for note in gp.history.notes)
     assert np.isfinite(gp.predict(X[:20]).std).all()
+
+
+def test_a_small_table_that_the_clock_ended_is_a_warning(monkeypatch):
+    """Unless the seconds were the user's."""
+
+    def note(race, name, history):
+        race.ended.append(f"{name} {race.title}".strip())
+
+    monkeypatch.setattr(Race, "note", note)
+    X, y = table(80)
+    with pytest.warns(duogp.ConvergenceWarning, match=r"55 s of method='auto' were over before exact.*busy"):
+        duogp.fit(X, y, "auto", random_state=0, device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", duogp.ConvergenceWarning)
+        duogp.fit(X, y, "auto", random_state=0, device="cpu", **LONG)
 
 
 def test_the_clock_ends_it_and_the_notes_say_so():

@@ -104,6 +104,20 @@ def test_report_of_classes(classifier):
     assert "log-loss" in made.html
 
 
+def test_metrics_alone(regressor, classifier):
+    """`duogp.evaluate`: of frames and arrays, for numbers the scores of `score` and `log_density`."""
+    new = frame(120, 2)
+    found = duogp.evaluate(regressor, new[INPUTS], new["price & <i>"])
+    assert found["r2"] == pytest.approx(regressor.score(new[INPUTS], new["price & <i>"]))
+    assert found["nll"] == pytest.approx(-regressor.log_density(new[INPUTS], new["price & <i>"]).mean())
+    assert 0 <= found["coverage_50"] <= found["coverage_90"] <= found["coverage_95"] <= 1
+    classes = duogp.evaluate(classifier, new[INPUTS], new["label"])
+    assert classes["accuracy"] == pytest.approx(classifier.score(new[INPUTS], new["label"]))
+    assert set(classes) == {"accuracy", "log_loss", "brier", "calibration_error"}
+    with pytest.raises(ValueError, match="y"):
+        duogp.evaluate(regressor, new[INPUTS], new["price & <i>"][:5])
+
+
 def test_report_without_targets(regressor, tmp_path):
     made = duogp.report(regressor, frame(60, 2)[INPUTS], path=tmp_path / "report.html")
     assert headings(made.html) == ["model", "variance", "far", "drift", "effects"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 
@@ -81,6 +82,15 @@ def test_a_terminal_gets_a_bar(monkeypatch, capsys):
         bar.advance("loss 1")
         assert type(bar._line.screen) is progress.Bar
     capsys.readouterr()
+
+
+def test_the_time_left_of_auto_is_that_of_its_budget(capsys, monkeypatch):
+    """Also of a budget that nobody has given."""
+    monkeypatch.setattr("duogp.training.progress.PIPE_SECONDS", 0.0)
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    GPRegressor(random_state=0, verbose=True).fit(X, X[:, 0])
+    left = [float(text) for text in re.findall(r"([\d.]+) s left", capsys.readouterr().err)]
+    assert left and max(left) <= 60
 
 
 def test_fits_are_verbose_in_a_pipe(capsys):

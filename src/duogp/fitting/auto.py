@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from duogp.data.scaling import Scaler
-from duogp.errors import NumericalWarning
+from duogp.errors import ConvergenceWarning, NumericalWarning
 from duogp.fitting.dataset import Dataset
 from duogp.fitting.factories import is_gaussian
 from duogp.fitting.plan import Plan, make_plan
@@ -34,9 +34,11 @@ from duogp.fitting.race_closed import ClosedRace
 from duogp.fitting.race_natural import NaturalRace
 from duogp.methods import METHODS
 from duogp.methods.settings import Settings
+from duogp.numerics.threads import at_most
 from duogp.posterior.log_target import LogTargetGP
 from duogp.posterior.stack import Stack
 from duogp.training import Callback, Checkpoints, History
+from duogp.training.progress import overall
 
 
 def choose(data: Dataset, given: Mapping[str, Any], settings: Settings) -> tuple[str, str] | None:
@@ -84,10 +86,11 @@ def stack(
         warnings.simplefilter("ignore", NumericalWarning)  # notes speak of it
         race = make_race(data, given, settings, callbacks)
         race.checkpoints = checkpoints
-        found = race.candidates()
-        law, score, shares = race.verdict(found)
-        kept = worth_it(found, shares, race.rules.least_share)
-        return _stacked(race, [found[k] for k in kept], _without(law, kept), score)
+        with at_most(race.threads), overall("training", race.clock.seconds, settings.verbose):
+            found = race.candidates()
+            law, score, shares = race.verdict(found)
+            kept = worth_it(found, shares, race.rules.least_share)
+            return _stacked(race, [found[k] for k in kept], _without(law, kept), score)
 
 
 def make_race(
@@ -114,6 +117,15 @@ def _stacked(race: Race, kept: list[Candidate], law: Any, score: float) -> Stack
     if not np.isnan(score):  # the log score is that of the target in the user's units
         history.validation_nll_y = -score
         history.validation_nll = -score - float(np.log(_target_scale(race, members)).sum())
+    ended = [name for name in race.ended if any(c.label == name for c in kept)]
+    if race.small and ended and "time_budget" not in race.given:
+        warnings.warn(
+            f"the {race.clock.seconds:.0f} s of method='auto' were over before {', '.join(ended)} had "
+            "converged, which on a table of this size means that the machine is busy: give time_budget= more "
+            "seconds, or fit again when it is not",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
     labels = [c.label for c in kept]
     made = Stack(members, law, labels=labels, settings=race.settings, history=history, excess=race.excess)
     ranked = sorted(made.weights.items(), key=lambda entry: -entry[1])

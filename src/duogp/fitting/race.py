@@ -112,6 +112,7 @@ class Race(ABC):
         self.small = self.n <= self.rules.small and data.validation_rows is None
         self.clock = Clock(settings.time_budget or self.rules.seconds)
         self.notes: list[str] = []
+        self.ended: list[str] = []  # candidates whose training the clock ended
         self.checkpoints: Checkpoints | None = None
         self.regrow_share = self.rules.regrow_share
         self.regrown: dict[str, float] = {}  # seconds that learned means will take on all rows
@@ -221,5 +222,13 @@ class Race(ABC):
     def row_weights(self, rows: NDArray[np.intp]) -> Array | None:
         return None if self.data.weights is None else self.data.weights[rows]
 
+    @property
+    def threads(self) -> int | None:
+        """The most threads of the race on a CPU; None for as many as there are."""
+        return self.rules.small_threads if self.small and self.settings.torch_device.type == "cpu" else None
+
     def note(self, name: str, history: History) -> None:
-        self.notes += [f"{f'{name} {self.title}'.strip()}: {note}" for note in history.notes]
+        title = f"{name} {self.title}".strip()
+        if history.ended_by_clock:
+            self.ended.append(title)
+        self.notes += [f"{title}: {note}" for note in history.notes]

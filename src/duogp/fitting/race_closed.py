@@ -92,7 +92,8 @@ class ClosedRace(Race):
         other = ClosedRace(on_logs(self.data, self.logs), self.given, self.settings, self.callbacks)
         other.settings, other.logs = self.settings, None
         other.units = LogUnits.of(self.logs, self.data.target.values[self.data.rows[0]])
-        other.clock, other.notes, other.checkpoints = self.clock, self.notes, self.checkpoints
+        other.clock, other.notes, other.ended = self.clock, self.notes, self.ended
+        other.checkpoints = self.checkpoints
         other.title = OF_LOGS
         return other
 

@@ -41,6 +41,8 @@ class Rules:
     # -- rows that candidates have not seen
     #: Rows up to which every row is left out in its turn.
     small: int = 2000
+    #: Threads that a race of them uses.
+    small_threads: int = 1
     #: Of those of other likelihoods than Gaussian: the folds.
     folds: int = 5
     #: Share of the rows of a larger table that is held out, and most of them.

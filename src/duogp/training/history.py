@@ -40,6 +40,7 @@ class History(Plottable):
     validation_nll_y: float | None = None
     stopped_early: bool = False
     converged: bool | None = None  # None: not tested, since the number of steps was given
+    ended_by_clock: bool = False  # before its last step, and before it had converged
     rollbacks: int = 0
     jitter: float | None = None
     seconds: float = 0.0

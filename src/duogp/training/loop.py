@@ -355,7 +355,8 @@ class Run:
         """Say whether a replicate's training converged, where that was to be found out, and why it ended."""
         most, note = self.total_steps, None
         if self.out_of_time:
-            history.converged, note = False, f"stopped after {self.step} of {most} steps: the time was up"
+            history.converged, history.ended_by_clock = False, True
+            note = f"stopped after {self.step} of {most} steps: the time was up ({self.plan.seconds:.3g} s)"
         elif self.rest is not None and self.rest.reached[r]:
             history.converged = True
             note = f"stopped after {self.rest.at[r]} steps: the bound no longer improved"

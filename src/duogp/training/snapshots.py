@@ -52,6 +52,7 @@ FIELDS: dict[type, dict[str, tuple[type, ...]]] = {
         "validation_nll_y": (float, NoneType),
         "stopped_early": (bool,),
         "converged": (bool, NoneType),
+        "ended_by_clock": (bool,),
         "rollbacks": (int,),
         "jitter": (float, NoneType),
         "seconds": (float,),
