@@ -2,9 +2,11 @@
 Three kinds of uncertainty
 ==========================
 
-A prediction keeps its variance in parts: what the data leave open (*explained*), what lies far from the
-data (*residual*), and the noise of an observation. Where they are large says what would help: more rows,
-rows from elsewhere, or another column.
+A prediction keeps its variance in parts. The *explained* variance is the uncertainty about the values at
+the inducing points, large where rows are few or noisy: more rows would help. The *residual* variance is
+prior variance that the inducing points do not explain, large far from the data: rows from there would help.
+The *noise* is the variance of observations among equal rows: another column would help. Estimators
+(``explain_variance``) call the first two ``within_data`` and ``distributional``.
 """
 
 import matplotlib.pyplot as plt

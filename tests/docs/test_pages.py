@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from duogp import METHODS, Settings
+from duogp import METHODS, GPClassifier, GPRegressor, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -123,6 +123,17 @@ def test_the_settings_that_the_page_names_exist():
     named = [name for cell in first for name in re.findall(r"`(\w+)`", cell)]
     assert len(named) > 15
     assert set(named) <= {f.name for f in dataclasses.fields(Settings)}
+
+
+def test_the_page_says_which_settings_are_parameters_of_the_estimators():
+    own = set(GPRegressor().get_params()) & set(GPClassifier().get_params())
+    text = (DOCS / "settings.md").read_text(encoding="utf-8")
+    for line in (line for line in text.splitlines() if line.startswith("| `")):
+        _, first, where, *_ = line.split("|")
+        names = re.findall(r"`(\w+)`", first)
+        said = [word.strip() for word in where.split(",")]
+        said = said * len(names) if len(said) == 1 else said
+        assert said == ["parameter" if name in own else "in `settings`" for name in names], line
 
 
 def test_the_texts_that_are_gaps_are_those_of_the_reader():

@@ -147,13 +147,42 @@ BAD = {
     "mixed rows": ({"json": {"rows": [[1, 2, "x"], {"a": 1}]}}, 422, "row 1"),
     "nested value": ({"json": {"rows": [{"a": [1], "b": 1, "city": "Rome"}]}}, 422, "row 0"),
     "text for a number": ({"json": {"rows": [{"a": "x", "b": 1, "city": "Rome"}]}}, 422, "'a'"),
-    "text and number": ({"json": {"rows": [[1, 2, "x"], ["u", 2, "x"]]}}, 422, "'a'"),
-    "missing column": ({"json": {"rows": [{"a": 1, "city": "Rome"}]}}, 422, "'b'"),
+    "text and number": (
+        {"json": {"rows": [[None, 2, "x"], [1, 2, "x"], ["big", 2, "x"]]}},
+        422,
+        "row 2: 'a' is a text (\"big\"), expected a number as in row 1",
+    ),
+    "number and true": (
+        {"json": {"columns": {"a": [1.5, True], "b": [1, 2], "city": ["x", "x"]}}},
+        422,
+        "row 1: 'a' is true or false (true), expected a number as in row 0",
+    ),
+    "number as text": ({"json": {"rows": [{"a": "90", "b": 1, "city": "Rome"}]}}, 422, "'a' held numbers"),
+    "key lacking in all rows": (
+        {"json": {"rows": [{"a": 1, "city": "Rome"}]}},
+        422,
+        "row 0 lacks the key 'b' (a gap is null)",
+    ),
+    "key lacking in one row": (
+        {"json": {"rows": [{"a": 1, "b": 2, "city": "Rome"}, {"a": 1, "b": 2}]}},
+        422,
+        "row 1 lacks the key 'city' (a gap is null)",
+    ),
+    "misspelled key": (
+        {"json": {"rows": [{"a": 1, "b": 2, "City ": "Rome"}]}},
+        422,
+        "row 0 lacks the key 'city' (a gap is null); did you mean 'City '?",
+    ),
+    "missing column": (
+        {"json": {"columns": {"a": [1], "b": [2], "citi": ["Rome"]}}},
+        422,
+        "lacks the column 'city' (the model); did you mean 'citi'?",
+    ),
     "unequal columns": ({"json": {"columns": {"a": [1], "b": [1, 2], "city": ["x"]}}}, 422, "length"),
     "level": ({"json": {"rows": [[1, 2, "x"]], "quantiles": [1.5]}}, 400, "quantiles"),
     "kind": ({"content": b"a,b\n1,2", "headers": {"content-type": "text/csv"}}, 415, "text/csv"),
     "no arrow": ({"content": b"ARROW1garbage", "headers": {"content-type": STREAM}}, 400, "Arrow"),
-    "huge number": ({"json": {"rows": [[10**400, 2, "x"]]}}, 422, "'a'"),
+    "huge number": ({"json": {"rows": [[1, 2, "x"], [10**400, 2, "x"]]}}, 422, "row 1: 'a'"),
 }
 
 
@@ -163,6 +192,17 @@ def test_bad_requests_are_refused_by_a_sentence(app, case):
     answer = one(app, **given)
     assert answer.status_code == status, answer.text
     assert word in answer.json()["error"] and "Traceback" not in answer.text
+
+
+def test_null_is_a_gap_and_further_keys_are_not_read(app, regressor):
+    rows = [{"a": 0.5, "b": None, "city": None}, {"a": 2, "b": 2**64, "city": "Rome", "note": [1], "y": "?"}]
+    found = one(app, json={"rows": rows})
+    expected = regressor.predict(pa.table({"a": [0.5, 2.0], "b": [None, 2.0**64], "city": [None, "Rome"]}))
+    assert found.status_code == 200, found.text
+    np.testing.assert_allclose(found.json()["predictions"]["mean"], expected, rtol=1e-12)
+    assert found.json()["notes"]["unknown"] == {"b": 1, "city": 1}
+    columns = {name: [row[name] for row in rows] for name in ("a", "b", "city")} | {"note": [{}, None]}
+    assert one(app, json={"columns": columns}).json() == found.json()
 
 
 def test_limits_of_rows_bytes_and_waiting(regressor, table):

@@ -10,7 +10,7 @@ CHOOSER: tuple[tuple[str, str], ...] = (
         "auto, the default of GPRegressor(), GPClassifier() and duogp fit",
     ),
     (
-        "One GP with a bound, trained in closed form",
+        "One GP whose training loss, a bound on log p(y), compares kernels without held-out rows",
         "exact up to 5,000 rows, in a fraction of the default's time; svgp for more rows",
     ),
     (
@@ -37,9 +37,10 @@ USE_WHEN: dict[str, str] = {
     "map": "the inducing values as plain parameters are enough; a baseline of Jankowiak et al. 2020",
     "gamma-robust": "some targets are far off; student-t is the likelihood for the same",
     "vfitc": "FITC's variances are wanted on minibatches",
-    "ppgpr-delta": "the cheapest calibrated intervals: q(u) has no covariance at all",
-    "ppgpr-mf": "calibrated intervals with many inducing points: the covariance is diagonal",
-    "ppgpr-chol": "calibrated intervals count, noise differs between places",
+    "ppgpr-delta": "as ppgpr-chol, with the fewest parameters: q(u) has no covariance at all",
+    "ppgpr-mf": "as ppgpr-chol, with many inducing points: the covariance is diagonal",
+    "ppgpr-chol": "calibrated intervals count, noise differs between places; a few thousand rows or more, "
+    "minutes of training",
     "ppgpr-mfd": "as ppgpr-mf, and the mean needs more points than the covariance",
     "dcsvgp": "mean and covariance vary over different distances: each has own lengthscales",
     "dcppgpr": "as ppgpr-chol, and mean and covariance vary over different distances",
@@ -57,7 +58,7 @@ USE_WHEN: dict[str, str] = {
     "svgp-dkl": "raw inputs with structure that a kernel does not see, many rows",
     "svgp-dcdkl": "as svgp-dkl, with a network each for mean and covariance",
     "svgp-meandkl": "as svgp-dkl, with variances that do not depend on the network",
-    "ppgpr-dkl": "as svgp-dkl, and calibrated intervals count",
+    "ppgpr-dkl": "as svgp-dkl (many rows), and calibrated intervals count",
     "ppgpr-dcdkl": "as ppgpr-dkl, with a network each for mean and covariance",
     "ppgpr-meandkl": "as ppgpr-dkl, with variances that do not depend on the network",
     "ppgpr-mfd-dkl": "as ppgpr-dkl, with a cheap covariance and own points for the mean",

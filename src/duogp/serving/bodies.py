@@ -2,12 +2,13 @@
 
 JSON is one of
 
-    {"rows": [{"a": 1.5, "b": "x"}, ...]}        a row is an object; a name that is left out is a gap
+    {"rows": [{"a": 1.5, "b": null}, ...]}       a row is an object with a key for every column of the fit
     {"rows": [[1.5, "x"], ...]}                  a row is a list in the order of the columns of the fit
     {"columns": {"a": [1.5, ...], "b": ["x", ...]}}
 
-with ``"quantiles": [0.05, 0.95]`` beside it where they are wanted; with an Arrow body they stand in the
-address (`?quantiles=0.05,0.95`).
+null is a gap; a key that is left out is refused, in one row as in all of them, and further keys are not read.
+The values of a column are of one kind: numbers, texts, or true and false. ``"quantiles": [0.05, 0.95]`` is
+given beside the rows or columns; with an Arrow body it is in the address (`?quantiles=0.05,0.95`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from duogp.serving.limits import Limits, RequestError
 from duogp.tables.arrow import arrow, first_line
-from duogp.tables.frames import as_arrow
+from duogp.tables.frames import as_arrow, listed
+from duogp.tables.schema import nearest_names, require_columns
 
 JSON = "application/json"
 ARROW_STREAM, ARROW_FILE = "application/vnd.apache.arrow.stream", "application/vnd.apache.arrow.file"
@@ -65,7 +67,9 @@ def _from_json(body: bytes, columns: list[str], limits: Limits, levels: str | No
         )
     own = asked.get("quantiles", levels.split(",") if levels else [])
     table = (
-        _of_rows(asked["rows"], columns, limits) if "rows" in asked else _of_columns(asked["columns"], limits)
+        _of_rows(asked["rows"], columns, limits)
+        if "rows" in asked
+        else _of_columns(asked["columns"], columns, limits)
     )
     return Asked(table, as_levels(own))
 
@@ -97,33 +101,73 @@ def _of_rows(rows: Any, columns: list[str], limits: Limits) -> Any:
         if not isinstance(row, dict if named else list):
             kind = "an object" if named else "a list"
             raise RequestError(422, f"row {i} is {_word(row)}, expected {kind} as in row 0")
+        if named and not all(name in row for name in columns):
+            lacking = [name for name in columns if name not in row]
+            noun = "key" if len(lacking) == 1 else f"{len(lacking)} keys"
+            near = nearest_names(lacking, [name for name in row if name not in columns])
+            hint = f"; did you mean {listed(near)}?" if near else ""
+            raise RequestError(422, f"row {i} lacks the {noun} {listed(lacking)} (a gap is null){hint}")
         if not named and len(row) != len(columns):
             expected = ", ".join(columns[:8]) + (", …" if len(columns) > 8 else "")
             raise RequestError(422, f"row {i} has {len(row)} values, expected {len(columns)}: {expected}")
-    if not named:
-        return _table({name: [row[j] for row in rows] for j, name in enumerate(columns)})
-    names = dict.fromkeys(name for row in rows for name in row)
-    return _table({name: [row.get(name) for row in rows] for name in names})
+    places: Any = columns if named else range(len(columns))
+    return _table({name: [row[at] for row in rows] for name, at in zip(columns, places, strict=True)})
 
 
-def _of_columns(values: Any, limits: Limits) -> Any:
+def _of_columns(values: Any, columns: list[str], limits: Limits) -> Any:
     if not isinstance(values, dict) or not values or not all(isinstance(v, list) for v in values.values()):
         raise RequestError(400, "columns must be an object of lists, one for each column")
     limits.require_rows(max(len(v) for v in values.values()))
-    return _table(values)
+    try:
+        require_columns(columns, values, "the model")
+    except ValueError as error:
+        raise RequestError(422, str(error)) from None
+    return _table({name: values[name] for name in columns})
 
 
 def _table(columns: Mapping[str, list[Any]]) -> Any:
-    for name, values in columns.items():
-        for i, value in enumerate(values):
-            if isinstance(value, dict | list):
-                raise RequestError(
-                    422, f"row {i}: {name!r} is {_word(value)}, expected a number, a text or null"
-                )
+    read = {name: _of_one_kind(name, values) for name, values in columns.items()}
     try:
-        return as_arrow(columns)
+        return as_arrow(read)
     except ValueError as error:
         raise RequestError(422, str(error)) from None
+
+
+def _of_one_kind(name: str, values: list[Any]) -> list[Any]:
+    """The values [n] of a column; a `RequestError` that names the first row with another kind of value."""
+    types = set(map(type, values)) - {type(None)}
+    if types <= {str} or types <= {bool}:
+        return values
+    if types <= {int, float}:
+        return _numbers(name, values)
+    first: tuple[int, str] | None = None
+    for i, value in enumerate(values):
+        if value is None:
+            continue
+        kind = _word(value)
+        if isinstance(value, dict | list):
+            raise RequestError(422, f"row {i}: {name!r} is {kind}, expected a number, a text or null")
+        if first is None:
+            first = (i, kind)
+        elif kind != first[1]:
+            said = json.dumps(value, ensure_ascii=False)[:60]
+            raise RequestError(
+                422, f"row {i}: {name!r} is {kind} ({said}), expected {first[1]} as in row {first[0]}"
+            )
+    return values
+
+
+def _numbers(name: str, values: list[Any]) -> list[Any]:
+    """Whole numbers, or floats where some are fractions or beyond 64 bits: Arrow takes no mixture."""
+    if all(value is None or (type(value) is int and abs(value) < 2**63) for value in values):
+        return values
+    out: list[float | None] = []
+    for i, value in enumerate(values):
+        try:
+            out.append(None if value is None else float(value))
+        except OverflowError:
+            raise RequestError(422, f"row {i}: {name!r} is a number beyond the range of float64") from None
+    return out
 
 
 def _word(value: Any) -> str:

@@ -335,9 +335,14 @@ def require_columns(wanted: Iterable[str], there: Iterable[str], what: str) -> N
     lacking = [name for name in wanted if name not in there]
     if not lacking:
         return
-    folded = {name.casefold().strip(): name for name in there}
-    near = (difflib.get_close_matches(name.casefold().strip(), folded, 1, 0.75) for name in lacking[:3])
-    hints = [repr(folded[name]) for found in near for name in found]
-    hint = f"; did you mean {', '.join(hints)}?" if hints else f"; it has {listed(there, 8) or 'none'}"
+    hints = listed(nearest_names(lacking, there))
+    hint = f"; did you mean {hints}?" if hints else f"; it has {listed(there, 8) or 'none'}"
     noun = "column" if len(lacking) == 1 else f"{len(lacking)} columns"
     raise ValueError(f"the table lacks the {noun} {listed(lacking)} ({what}){hint}")
+
+
+def nearest_names(lacking: Sequence[str], there: Iterable[str]) -> list[str]:
+    """Of the first three names that are lacking, the names that are there and differ by little."""
+    folded = {name.casefold().strip(): name for name in there}
+    near = (difflib.get_close_matches(name.casefold().strip(), folded, 1, 0.75) for name in lacking[:3])
+    return [folded[name] for found in near for name in found]
