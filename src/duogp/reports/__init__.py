@@ -1,8 +1,8 @@
 """Reports of a fitted model on a table: metrics, effects, drift, and one HTML page of all of them.
 
-`report` makes the page, `evaluate` the metrics alone. The modules below it are what the commands `evaluate`, `explain` and `plot` compute
-from: `scores`, `effects` and `drift` are functions of a fitted model and encoded rows, `html` and `figures`
-write the page.
+`report` makes the page, `evaluate` the metrics alone. The modules below it are what the commands `evaluate`,
+`explain` and `plot` compute from: `scores`, `effects` and `drift` are functions of a fitted model and encoded
+rows, `html` and `figures` write the page.
 """
 
 from __future__ import annotations
