@@ -99,6 +99,10 @@ def test_large_tables_start_on_larger_samples(monkeypatch):
     # The loss of the sample is divided by the rows of the table: a row of the sample must gain so much.
     for stage, gain in zip(plan.sample_starts, (0.01, 0.5 * plan.training.tolerance), strict=True):
         assert stage.training.tolerance * n == pytest.approx(gain * stage.rows)
+    monkeypatch.setattr("duogp.fitting.training_plan.CPU_SAMPLE", n // 4)
+    slow = duogp.plan(X, y, "svgp", num_inducing=5, device="cpu")
+    assert [stage.rows for stage in slow.sample_starts] == [n // 8, n // 4, n // 2]
+    monkeypatch.setattr("duogp.fitting.training_plan.CPU_SAMPLE", n)
     endless = duogp.plan(X, y, "svgp", num_inducing=5, tolerance=0.0)
     assert all(stage.training.tolerance > 0 for stage in endless.sample_starts)
     large = duogp.fit(X, y, "svgp", num_inducing=5)

@@ -182,7 +182,7 @@ def make_plan(
         betas,
         warm,
         settings.warm_start_rows or (WARM_ROWS if n > WARM_ROWS else None),
-        () if warm else make_sample_starts(method, training, n),
+        () if warm else make_sample_starts(method, training, n, settings.torch_device.type),
         settings.refit and own_validation and validation is not None and not recipe.points_are_rows,
         num,
         more,
