@@ -462,10 +462,8 @@ def draw_line(
     axis.loglog(x, y, "o-", color=colour, label=device)
     axis.loglog(x, y[-1] * (x / x[-1]) ** slope, "--", color=colour, alpha=0.4)
     words = ("rows", "columns", "points")
-    axis.set(
-        xlabel=f"{words[varied]} (dashed: slope {slope})",
-        title=", ".join(f"{usual[j]:,} {words[j]}" for j in rest),
-    )
+    axis.set_xlabel(f"{words[varied]} (dashed: slope {slope})")
+    axis.set_title(", ".join(f"{usual[j]:,} {words[j]}" for j in rest), fontsize=10, loc="left")
 
 
 def draw(results: Path) -> None:
@@ -478,19 +476,22 @@ def draw(results: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    from drawing import common_legend, tidy
+    from duogp.plots import PALETTE
+
     lines: dict[str, dict[tuple[int, int, int], float]] = {}
     for r in stored(results):
         if r["stage"] in ("cost", "pass") and r["dtype"] == "float64":
             lines.setdefault(r["device"], {})[r["rows"], r["columns"], r["points"]] = r["seconds"]
     if not lines:
         raise SystemExit("there are no rows of --cost yet")
-    figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True)
+    figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True, layout="constrained")
     for colour, (device, seconds) in enumerate(sorted(lines.items())):
         for i, axis in enumerate(axes):
-            draw_line(axis, seconds, i, f"C{colour}", device)
-    axes[0].legend(frameon=False, fontsize=7)
+            draw_line(axis, seconds, i, PALETTE[colour], device)
+            tidy(axis)
+    common_legend(figure, list(axes))
     axes[0].set_ylabel("seconds of one pass")
-    figure.tight_layout()
     figure.savefig(FIGURE, dpi=150)
     print(f"drawn: {FIGURE}")
 

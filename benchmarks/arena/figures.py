@@ -10,8 +10,10 @@ import numpy as np
 from arena.contestants import OURS
 from arena.ranks import bootstrap, cliques, critical_difference, ranks
 from arena.standings import Standing
+from drawing import common_legend, tidy
+from duogp.plots import INK, VERMILION
 
-OURS_COLOUR, PEER_COLOUR = "#c0392b", "#34495e"
+OURS_COLOUR, PEER_COLOUR = VERMILION, INK
 
 
 def _colour(name: str) -> str:
@@ -47,7 +49,7 @@ def draw_critical_difference(axis: Any, found: Standing, title: str) -> None:
         axis.plot([means[first] - 0.04, means[last] + 0.04], [y, y], color="black", linewidth=3)
     axis.set_xlim(low - 0.42 * k, high + 0.42 * k)
     axis.set_ylim(-depth - 0.55 * half, 1.6)
-    axis.set_title(title, fontsize=10)
+    axis.set_title(title, fontsize=10, loc="left")
     axis.axis("off")
 
 
@@ -74,7 +76,8 @@ def save_ranks(path: Path, halves: dict[str, dict[str, Standing]], title: str) -
     import matplotlib.pyplot as plt
 
     metrics = list(next(iter(halves.values())))
-    figure, axes = plt.subplots(1, len(metrics), figsize=(4.2 * len(metrics), 4.6), squeeze=False)
+    size = (4.2 * len(metrics), 4.6)
+    figure, axes = plt.subplots(1, len(metrics), figsize=size, squeeze=False, layout="constrained")
     for axis, metric in zip(axes[0], metrics, strict=True):
         main = list(halves.values())[-1][metric]
         means = ranks(main.scores).mean(0)
@@ -94,9 +97,9 @@ def save_ranks(path: Path, halves: dict[str, dict[str, Standing]], title: str) -
         axis.set_yticks(range(len(names)), names, fontsize=8)
         axis.invert_yaxis()
         axis.set_xlabel("mean rank (1 is best)")
-        axis.set_title(f"{title}, {metric}", fontsize=10)
+        axis.set_title(f"{title}, {metric}", fontsize=10, loc="left")
         axis.grid(axis="x", alpha=0.3)
-    axes[0, 0].legend(title="half", fontsize=8)
-    figure.tight_layout()
+        tidy(axis)
+    common_legend(figure, list(axes[0]))
     figure.savefig(path, dpi=150)
     plt.close(figure)
