@@ -16,7 +16,10 @@ from threadpoolctl import threadpool_limits
 
 @contextmanager
 def at_most(threads: int | None) -> Iterator[None]:
-    """At most so many threads within, for all of the process; as many as before after it. None: no limit."""
+    """At most so many threads within, for all of the process; as many as before after it. None: no limit.
+
+    Where torch has no more than so many, nothing is changed: who set it has chosen for the others too.
+    """
     before = torch.get_num_threads()
     if threads is None or before <= threads:
         yield
