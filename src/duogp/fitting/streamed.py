@@ -177,7 +177,8 @@ def _trained(
         begun.histories.append(found)
     model.num_data.fill_(float(rows.n))
     rows.group.same([*model.parameters(), *model.buffers()])
-    curvature.follow(rows.group)
+    if rows.group.world > 1:
+        curvature.follow(rows.group)
     if closed:
         problem = StreamedClosedForm(model, rows.stream())
         passes, slot = _passes(plan, rows.settings), slots("main")
