@@ -193,6 +193,17 @@ def test_members_and_a_law_on_the_log_scale(tmp_path):
     assert_equal_to_predict(gp, run_pt2(made.path, rows[:20]), rows[:20])
 
 
+@pytest.mark.slow
+def test_a_law_on_a_grid(tmp_path):
+    rows = np.random.default_rng(1).uniform(-1, 1, (120, 2))
+    y = np.round(4 * np.sin(2 * rows[:, 0]) + 2 * rows[:, 1])
+    gp = duogp.fit(rows, y, "auto", mean="constant", time_budget=600)
+    assert gp.law[0].rounding is not None
+    check(gp, tmp_path, rows[:20] * 1.1)
+    made = export_model(gp, tmp_path / "model.pt2", quantiles=LEVELS)
+    assert_equal_to_predict(gp, run_pt2(made.path, rows[:20]), rows[:20])
+
+
 def test_pt2_and_float32(tmp_path):
     gp = duogp.fit(X, Y, "svgp", **SETTINGS)
     made = export_model(gp, tmp_path / "model.pt2", quantiles=LEVELS)

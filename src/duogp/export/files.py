@@ -258,7 +258,8 @@ def _write_onnx(predictor: Predictor, example: torch.Tensor, dtype: torch.dtype,
         names[-1:] = ["component_mean", "component_std", "component_weight"]
     _name_outputs(model.graph, names)
     if "component_mean" in names:
-        add_quantiles(onnx, model, predictor.levels, predictor.single, predictor.logs)
+        scales: dict[str, Any] = {"logs": predictor.logs, "roundings": predictor.roundings}
+        add_quantiles(onnx, model, predictor.levels, predictor.single, **scales)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
     return onnx_run(path)

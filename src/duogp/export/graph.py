@@ -20,6 +20,7 @@ from duogp.export.trees import CrossFitGraph
 from duogp.likelihoods import Density
 from duogp.means.crossfit import LARGEST
 from duogp.numerics.lognormal import LEAST_RATIO, LogScale
+from duogp.numerics.rounding import Rounding
 from duogp.posterior.gp import GP
 from duogp.posterior.incoming import FARTHEST
 from duogp.posterior.laws import EXCESS_BOUNDS, LADDER, LEAST, ClassLaw, MixtureLaw
@@ -36,13 +37,15 @@ CLASSES = ("probabilities", "latent_mean", "residual", "explained", "disagreemen
 class Components(NamedTuple):
     """A mixture of Gaussians in the units of the targets, [k, outputs, n]; weights [k, outputs or 1, 1].
 
-    ``logs``: where the Gaussians are of the logarithm of one target, its scale.
+    ``logs``: where the Gaussians are of the logarithm of one target, its scale; ``roundings``: of every
+    output the grid that its target is on, or None.
     """
 
     mean: Tensor
     std: Tensor
     weights: Tensor
     logs: LogScale | None = None
+    roundings: tuple[Rounding | None, ...] = ()
 
 
 class Told(NamedTuple):
@@ -200,7 +203,8 @@ class StackGraph(nn.Module):
         most = max(len(own.weights) for own in outputs)
         columns = [[_padded(part, most, i == 1) for i, part in enumerate(own.components)] for own in outputs]
         means, stds, weights = (torch.stack(part, 1) for part in zip(*columns, strict=True))
-        return Told(parts, Components(means, stds, weights, laws[0].logs))  # a log scale is of one target
+        roundings = tuple(law.rounding for law in laws)
+        return Told(parts, Components(means, stds, weights, laws[0].logs, roundings))  # logs: of one target
 
     def _log_excess(self, rows: Tensor, outputs: int) -> Tensor:
         """g, [outputs, n]."""
@@ -286,7 +290,7 @@ class Predictor(nn.Module):
         self.reach = None if reach is None else tuple(torch.as_tensor(end) for end in reach)
         self.names: tuple[str, ...] = CLASSES if self.is_classifier else NUMBERS
         self.inputs, self.unfinished = len(model.columns), False
-        self.logs = _log_scale(model)
+        self.logs, self.roundings = _log_scale(model), _roundings(model)
         self._no_quantiles = _why_no_quantiles(model)
         with torch.no_grad():  # what is computed once and kept, before the graph is traced
             self(torch.zeros(2, self.inputs, dtype=torch.float64))
@@ -308,6 +312,9 @@ class Predictor(nn.Module):
         if components.logs is not None:
             found = found.exp() - components.logs.shift
         found = found.expand(len(self.levels), self.outputs, -1)
+        if any(components.roundings):
+            each = zip(found.unbind(1), components.roundings, strict=True)
+            found = torch.stack([_rounded(own, rounding) for own, rounding in each], 1)
         return found[:, 0].mT if self.single else found.movedim((0, 1, 2), (2, 1, 0))
 
     def _components(self, components: Components) -> list[Tensor]:
@@ -334,6 +341,21 @@ def _log_scale(model: GP | Stack) -> LogScale | None:
     if isinstance(model, LogTargetGP):
         return model.units.scale
     return model.law[0].logs if isinstance(model, Stack) and isinstance(model.law, list) else None
+
+
+def _roundings(model: GP | Stack) -> tuple[Rounding | None, ...]:
+    """The grids that the targets are on; none where no output has one."""
+    laws = model.law if isinstance(model, Stack) and isinstance(model.law, list) else []
+    found = tuple(law.rounding for law in laws)
+    return found if any(found) else ()
+
+
+def _rounded(y: Tensor, rounding: Rounding | None) -> Tensor:
+    """`Rounding.nearest`, [...]."""
+    if rounding is None:
+        return y
+    values, edges = (torch.as_tensor(v, dtype=y.dtype) for v in (rounding.values, rounding.edges))
+    return values[(y.unsqueeze(-1) > edges).sum(-1)]
 
 
 def _why_no_quantiles(model: GP | Stack) -> str:

@@ -13,6 +13,10 @@ import numpy as np
 from duogp.export.mixtures import HALVINGS, NEWTON
 from duogp.export.special import K, coefficients
 from duogp.numerics.lognormal import LogScale
+from duogp.numerics.rounding import Rounding
+
+#: ONNX's number of that type.
+INT64 = 7
 
 
 class Nodes:
@@ -64,12 +68,14 @@ def add_quantiles(
     levels: list[float],
     single: bool,
     logs: LogScale | None = None,
+    roundings: tuple[Rounding | None, ...] = (),
     name: str = "quantiles",
 ) -> None:
     """Replace the last three outputs of a model, the components of a mixture, by its quantiles.
 
     Components are [k, outputs, n] and weights [k, outputs or 1, 1]; the quantiles [n, levels] of one output,
-    or [n, outputs, levels]. ``logs``: the scale of the components, where it is not that of the target.
+    or [n, outputs, levels]. ``logs``: the scale of the components, where it is not that of the target;
+    ``roundings``: the grid of every output, or None.
     """
     helper, graph = onnx.helper, model.graph
     mean, std, weights = (output.name for output in graph.output[-3:])
@@ -79,6 +85,8 @@ def add_quantiles(
     x = _standardised_quantiles(make, element, levels, mean, std, weights)
     if logs is not None:
         x = make("Sub", make("Exp", x), make.number(logs.shift))
+    if roundings:
+        x = _rounded(make, x, roundings)
     if single:  # [levels, 1, n]
         found = make("Transpose", make("Squeeze", x, make.number([1], np.int64)), perm=[1, 0])
     else:
@@ -89,6 +97,20 @@ def add_quantiles(
     del graph.output[-3:]
     shape = ["rows", len(levels)] if single else ["rows", "outputs", len(levels)]
     graph.output.append(helper.make_tensor_value_info(name, element, shape))
+
+
+def _rounded(make: Nodes, x: str, roundings: tuple[Rounding | None, ...]) -> str:
+    """[levels, outputs, n], every output on its grid: the value after as many edges as lie below."""
+    found = []
+    for p, rounding in enumerate(roundings):
+        own = make("Gather", x, make.number([p], np.int64), axis=1)
+        if rounding is not None:
+            one = make("Unsqueeze", own, make.number([3], np.int64))
+            beyond = make("Cast", make("Greater", one, make.number(rounding.edges)), to=INT64)
+            place = make("ReduceSum", beyond, make.number([3], np.int64), keepdims=0)
+            own = make("Gather", make.number(rounding.values), place, axis=0)
+        found.append(own)
+    return make("Concat", *found, axis=1)
 
 
 def _standardised_quantiles(

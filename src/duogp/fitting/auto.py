@@ -134,9 +134,19 @@ def _stacked(race: Race, kept: list[Candidate], law: Any, score: float) -> Stack
     history.notes = [
         f"a stack of {len(ranked)} models, its predictive density {board}: "
         f"the shares with the best log score of {how}",
+        *_of_grids(law),
         *race.notes,
     ]
     return made
+
+
+def _of_grids(law: Any) -> list[str]:
+    """What is said of targets that are rounded to a grid."""
+    grids = [own.rounding for own in law if own.rounding is not None] if isinstance(law, list) else []
+    return [
+        f"the target takes {len(grid.values)} values: its law is rounded to them, because the CRPS is better"
+        for grid in grids
+    ]
 
 
 def _target_scale(race: Race, members: list[Any]) -> Array:

@@ -29,6 +29,7 @@ from duogp.means.crossfit import CrossFit, Goal, cross_fit
 from duogp.methods import METHODS
 from duogp.methods.settings import BY_DIMENSION, Settings
 from duogp.models.model import Model, take_replicate
+from duogp.numerics.rounding import Rounding
 from duogp.posterior.gp import GP
 from duogp.posterior.laws import EXCESS_BOUNDS, bounded_excess
 from duogp.posterior.log_target import LogUnits
@@ -368,7 +369,15 @@ class ClosedRace(Race):
         weights = self.row_weights(rows)
         laws, scores = zip(
             *(
-                mixture_law(y[:, p], mean[..., p], variance[..., p], g[:, p], weights, self.logs)
+                mixture_law(
+                    y[:, p],
+                    mean[..., p],
+                    variance[..., p],
+                    g[:, p],
+                    weights,
+                    self.logs,
+                    Rounding.of(self.data.target.values[:, p]),
+                )
                 for p in range(y.shape[1])
             ),
             strict=True,

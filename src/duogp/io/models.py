@@ -19,6 +19,7 @@ from duogp.io.modules import count_numbers
 from duogp.io.plain import entries, entry, history_from_plain, history_to_plain
 from duogp.io.specs import Reader
 from duogp.numerics.lognormal import LogScale
+from duogp.numerics.rounding import Rounding
 from duogp.posterior.gp import GP
 from duogp.posterior.laws import LADDER, ClassLaw, MixtureLaw
 from duogp.posterior.learned import LearnedMean, LearnedOnly
@@ -103,8 +104,41 @@ def _law_arrays(stack: Stack) -> dict[str, Any]:
         return {n: getattr(law, n) for n in ("weights", "temperature", "frequencies")}
     if isinstance(law, list):
         logs = np.array([NOT_ON_LOGS if own.logs is None else own.logs.shift for own in law])
-        return {n: np.stack([getattr(own, n) for own in law]) for n in MIXTURE} | {"logs": logs}
+        found = {n: np.stack([getattr(own, n) for own in law]) for n in MIXTURE} | {"logs": logs}
+        return found | _grid_arrays([own.rounding for own in law])
     return {"weights": law}
+
+
+def _grid_arrays(roundings: list[Rounding | None]) -> dict[str, Any]:
+    """The grids of all outputs, one after the other; an output without one has no values."""
+    if not any(roundings):
+        return {}
+    return {
+        "grid_sizes": np.array([0 if own is None else len(own.values) for own in roundings]),
+        "grid_values": np.concatenate([np.empty(0) if own is None else own.values for own in roundings]),
+        "grid_off": np.array([0.0 if own is None else own.off for own in roundings]),
+    }
+
+
+def _roundings(arrays: dict[str, Any], outputs: int) -> list[Rounding | None]:
+    """The inverse of `_grid_arrays`, which takes its entries out of ``arrays``."""
+    names = ("grid_sizes", "grid_values", "grid_off")
+    if not arrays.keys() & set(names):  # also models saved before there were any
+        return [None] * outputs
+    sizes, values, off = (arrays.pop(name, np.empty(0)) for name in names)
+    if not (
+        sizes.shape == off.shape == (outputs,)
+        and values.ndim == 1
+        and np.isfinite(values).all()
+        and ((sizes == 0) | (sizes >= 2)).all()
+        and sizes.sum() == len(values)
+        and ((sizes == 0) | ((off > 0) & (off < 1))).all()
+    ):
+        raise SavedModelError("the law of its stack has an impossible grid of targets")
+    grids = np.split(values, np.cumsum(sizes.astype(int))[:-1])
+    if any((np.diff(grid) <= 0).any() for grid in grids):
+        raise SavedModelError("the law of its stack has an impossible grid of targets")
+    return [Rounding(grid, float(p)) if len(grid) else None for grid, p in zip(grids, off, strict=True)]
 
 
 def stack_from_state(
@@ -155,6 +189,7 @@ def _law(kind: str, tensors: Mapping[str, Tensor], members: int, gp: GP) -> Any:
     if kind == "mixture" and "shared" in arrays:  # models saved before there was a log scale have none
         arrays.setdefault("logs", np.full(arrays["shared"].shape, NOT_ON_LOGS))
     outputs, labels = len(gp.y_scaler.scale), 0 if gp.classes is None else len(gp.classes)
+    roundings = _roundings(arrays, outputs) if kind == "mixture" else []
     shapes = {
         "mixture": {
             "weights": (outputs, members, len(LADDER)),
@@ -178,4 +213,7 @@ def _law(kind: str, tensors: Mapping[str, Tensor], members: int, gp: GP) -> Any:
     if kind == "density":
         return arrays["weights"]
     scales = [None if shift < 0 else LogScale(float(shift)) for shift in arrays["logs"]]
-    return [MixtureLaw(**{n: arrays[n][p] for n in MIXTURE}, logs=scale) for p, scale in enumerate(scales)]
+    return [
+        MixtureLaw(**{n: arrays[n][p] for n in MIXTURE}, logs=scale, rounding=roundings[p])
+        for p, scale in enumerate(scales)
+    ]

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from duogp.numerics.lognormal import LogScale
-from duogp.numerics.mixtures import mixture_crps, mixture_log_density, mixture_quantiles
+from duogp.numerics.mixtures import mixture_cdf, mixture_crps, mixture_log_density, mixture_quantiles
+from duogp.numerics.rounding import Rounding
 from duogp.posterior.prediction import Prediction, check_interval_level
 
 Array = NDArray[np.float64]
@@ -30,6 +31,7 @@ class MixtureLaw:
     """Of one output with K members: weights [K, S] of members and scales, a [K], b [K], u [K] and δ.
 
     ``logs``: where the Gaussians are of z = log(y + s), with the moments that those of y amount to.
+    ``rounding``: where y is the mixture rounded to the values of a grid.
     """
 
     weights: Array
@@ -38,6 +40,7 @@ class MixtureLaw:
     mean_weights: Array
     shared: float = 0.0
     logs: LogScale | None = None
+    rounding: Rounding | None = None
 
     @property
     def of_members(self) -> Array:
@@ -110,14 +113,16 @@ class MixturePrediction(Prediction):
     """The point prediction of a mixture, the variance around it, and the components of the mixture.
 
     ``component_mean`` and ``component_std``: [J, n(, outputs)]; ``weights``: [J], or [J, outputs]; ``logs``:
-    of every output the scale on which its components are Gaussian, None for that of the target. Intervals,
-    quantiles, densities and metrics but those of the point prediction are the mixture's.
+    of every output the scale on which its components are Gaussian, None for that of the target;
+    ``roundings``: of every output the grid that its target is on, or None. Intervals, quantiles, densities
+    and metrics but those of the point prediction are the mixture's, rounded where there is a grid.
     """
 
     component_mean: Array | None = None
     component_std: Array | None = None
     weights: Array | None = None
     logs: tuple[LogScale | None, ...] = ()
+    roundings: tuple[Rounding | None, ...] = ()
 
     def _output(self, p: int) -> tuple[Array, Array, Array]:
         assert self.component_mean is not None and self.component_std is not None and self.weights is not None
@@ -140,19 +145,37 @@ class MixturePrediction(Prediction):
     def _scale(self, p: int) -> LogScale | None:
         return self.logs[p] if self.logs else None
 
+    def _rounding(self, p: int) -> Rounding | None:
+        return self.roundings[p] if self.roundings else None
+
     def _quantiles(self, levels: Array, p: int) -> Array:
-        found, scale = mixture_quantiles(levels, *self._output(p)), self._scale(p)
-        return found if scale is None else scale.back(found)
+        found, scale, rounding = (
+            mixture_quantiles(levels, *self._output(p)),
+            self._scale(p),
+            self._rounding(p),
+        )
+        found = found if scale is None else scale.back(found)
+        return found if rounding is None else rounding.nearest(found)
+
+    def _cdf(self, t: Array, p: int) -> Array:
+        """P(y ≤ t) before rounding, at levels t [levels, n]."""
+        scale = self._scale(p)
+        return mixture_cdf(t if scale is None else scale.logs(t), *self._output(p))
 
     def _log_density(self, y: Array, p: int) -> Array:
-        scale = self._scale(p)
+        scale, rounding = self._scale(p), self._rounding(p)
         if scale is None:
-            return mixture_log_density(y, *self._output(p))
-        z = scale.logs(y)
-        return mixture_log_density(z, *self._output(p)) - z
+            found = mixture_log_density(y, *self._output(p))
+        else:
+            z = scale.logs(y)
+            found = mixture_log_density(z, *self._output(p)) - z
+        return found if rounding is None else rounding.log_density(y, lambda t: self._cdf(t, p), found)
 
     def _crps(self, y: Array, p: int) -> Array:
-        """In closed form for Gaussians, otherwise by quadrature over the quantiles."""
+        """In closed form for Gaussians and on a grid, otherwise by quadrature over the quantiles."""
+        rounding = self._rounding(p)
+        if rounding is not None:
+            return rounding.crps(y, lambda t: self._cdf(t, p))
         if self._scale(p) is None:
             return mixture_crps(y, *self._output(p))
         nodes, weights = np.polynomial.legendre.leggauss(CRPS_NODES)
@@ -172,6 +195,11 @@ class MixturePrediction(Prediction):
             (self._log_density(target[:, p], p) for p in range(self._outputs)),
             start=np.zeros(len(self)),
         )
+
+    def crps(self, y: Any) -> Array:
+        """The continuous ranked probability score of every row, summed over outputs, [n]."""
+        target = np.asarray(y, dtype=np.float64).reshape(len(self), -1)
+        return sum((self._crps(target[:, p], p) for p in range(self._outputs)), start=np.zeros(len(self)))
 
     def metrics(self, y: Any) -> dict[str, float]:
         """As `Prediction.metrics`; NLL, CRPS and coverage of the mixture, the others of its moments."""

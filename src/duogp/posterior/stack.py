@@ -10,8 +10,9 @@ and with w densities are mixed for the log score; δ says how far every member i
 those around m. c_k recalibrates the variance of a member: a_k where it is too sure everywhere, b_k where it
 is too sure in some places, g(x) being the log of how much larger its squared errors are there (trees have
 learned it from rows that members had not seen). The ladder of scales r_s gives the mixture the tails and the
-peak that the errors have. T_k is a temperature, π the frequencies of the classes. Everything maximises the
-log score of rows that the members have not seen (`fitting.stacking`).
+peak that the errors have. T_k is a temperature, π the frequencies of the classes. Where targets are on a
+grid of few values, y is the mixture rounded to it (`numerics.rounding`). Everything maximises the log score
+of rows that the members have not seen (`fitting.stacking`).
 """
 
 from __future__ import annotations
@@ -157,8 +158,9 @@ class Stack(Fitted):
         if self.single_output:
             means, stds = means[..., 0], stds[..., 0]
         assert isinstance(self.law, list)
-        logs = tuple(law.logs for law in self.law)
-        return MixturePrediction(**values, component_mean=means, component_std=stds, weights=w, logs=logs)
+        values |= {"logs": tuple(law.logs for law in self.law)}
+        values |= {"roundings": tuple(law.rounding for law in self.law)}
+        return MixturePrediction(**values, component_mean=means, component_std=stds, weights=w)
 
     def log_excess(self, rows: NDArray) -> Array:
         """g(x), [n, outputs]: zero without a model of it."""
@@ -233,6 +235,7 @@ class Stack(Fitted):
             draws = member.sample(rows, len(chosen), seed=int(rng.integers(2**31)), **keywords)
             if isinstance(self.law, list):
                 draws = self._recalibrated(k, rows, draws, observation_noise, rng)
+                draws = self._rounded(draws) if observation_noise else draws
             if out is None:
                 out = np.empty((n, *draws.shape[1:]), dtype=draws.dtype)
             out[chosen] = draws
@@ -252,6 +255,15 @@ class Stack(Fitted):
             size = (len(draws), len(rows)) if each_row else (len(draws), 1)
             scale = law.scales(k, size, rng) * np.sqrt(law.factor(g[:, p])[k])
             values[..., p] = law.centres(every[..., p])[k] + (values[..., p] - mean[:, p]) * scale
+        return values.reshape(draws.shape)
+
+    def _rounded(self, draws: Array) -> Array:
+        """Draws of targets that are on a grid, on it: [n, rows(, outputs)]."""
+        assert isinstance(self.law, list)
+        values = draws.reshape(*draws.shape[:2], -1)
+        for p, law in enumerate(self.law):
+            if law.rounding is not None:
+                values[..., p] = law.rounding.nearest(values[..., p])
         return values.reshape(draws.shape)
 
     def _recalibrated_logs(
