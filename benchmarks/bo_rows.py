@@ -114,12 +114,18 @@ def table(
     against = [m for m in against if m in models and ours in models]
     head = ["problem (evaluations)", *(named[m] for m in models), *(f"p against {named[m]}" for m in against)]
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
+    pooled: dict[str, dict[Any, float]] = {m: {} for m in models}
     for problem, evaluations in sorted({(row["problem"], row["evaluations"]) for row in rows}):
         own = [row for row in rows if (row["problem"], row["evaluations"]) == (problem, evaluations)]
         regrets = {m: {row["seed"]: row["regret"] for row in own if row["model"] == m} for m in models}
         cells = [_mean(list(regrets[m].values())) for m in models]
         tests = [_paired(regrets[ours], regrets[m]) for m in against]
         lines.append([f"{problem} ({evaluations})", *cells, *tests])
+        for m in models:
+            pooled[m] |= {(problem, seed): regret for seed, regret in regrets[m].items()}
+    if len(lines) > 3 and against:  # pairs of all problems, each pair counts the same
+        tests = [_paired(pooled[ours], pooled[m]) for m in against]
+        lines.append(["all", *[f"({len(pooled[m])})" if pooled[m] else "" for m in models], *tests])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -130,7 +136,7 @@ def _mean(values: list[float]) -> str:
     return f"{np.mean(values):.3g} ± {error:.2g} ({len(values)})"
 
 
-def _paired(ours: dict[int, float], theirs: dict[int, float]) -> str:
+def _paired(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> str:
     """Two-sided p of a paired t test of log regrets, with the direction."""
     seeds = sorted(ours.keys() & theirs.keys())
     if len(seeds) < 2:

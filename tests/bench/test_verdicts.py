@@ -10,10 +10,11 @@ from duogp.bench import Results, compare
 from duogp.bench.__main__ import main
 from duogp.bench.claims import Claim, Source, decide, load_claims, signed_rank
 from duogp.bench.experiments import Experiment, load_experiments, stamps, status_line
-from duogp.bench.provenance import stamp
+from duogp.bench.provenance import resolved, staleness, stamp
 from duogp.bench.results import append
+from duogp.bench.rooms import FitTraits, versions_of
 from duogp.bench.runner import failure, provenance
-from duogp.bench.status import every_suite, state_of, states, status_lines
+from duogp.bench.status import every_suite, ledger, state_of, states, status_lines
 from duogp.bench.suite import REPOSITORY
 from duogp.bench.verdicts import judge, kendall, ranks, without_cell
 from helpers.bench_suite import fake_row
@@ -80,6 +81,17 @@ def test_rows_of_experiments_are_stale_without_a_stamp(tmp_path, monkeypatch):
     monkeypatch.setattr(Experiment, "path", path)
     assert status_line(experiment) == "experiment some: 2 rows, 1 done, 1 stale"
     assert len(list(stamps([{"parts": [stamp(), {"x": 1}]}]))) == 1
+
+
+def test_rows_of_peers_and_of_a_method_depend_on_no_other_code():
+    loops = Experiment("some", "", "", "", contestant="model", peers=("theirs",), method="exact")
+    assert not loops.staleness({"model": "theirs"})
+    assert loops.staleness({"model": "ours"})
+    rooms = versions_of(FitTraits("exact", resolved("exact", {}), "cpu"))
+    then = {"model": "ours", "numerics": "another", "rooms": rooms}
+    assert not loops.staleness(then) and staleness(then, ledger())
+    assert loops.staleness(then | {"rooms": rooms | {"exact": "0123456789"}})
+    assert not loops.staleness(then | {"rooms": rooms | {"auto": "0123456789"}})
 
 
 # -------------------------------------------------------------------------------------------- verdicts

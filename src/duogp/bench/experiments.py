@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from duogp.bench.provenance import staleness
+from duogp.bench.provenance import resolved, staleness
 from duogp.bench.status import ledger
 from duogp.bench.suite import REPOSITORY
+from duogp.methods import METHODS
 
 EXPERIMENTS = REPOSITORY / "benchmarks" / "experiments.toml"
 
@@ -26,6 +27,8 @@ class Experiment:
 
     ``needs``: what it depends on beside the core (data, a GPU, a peer library). ``speed``: whether it
     measures times, which belong to a machine and a commit and do not become stale with the numerics.
+    ``contestant``: the entry of a row that names who was measured, of whom ``peers`` run none of this code.
+    ``method``: what its rows fit, where they do not say it; their rooms are those of that method.
     """
 
     name: str
@@ -35,17 +38,30 @@ class Experiment:
     needs: str = ""
     paper: str = ""
     speed: bool = False
+    contestant: str = ""
+    peers: tuple[str, ...] = ()
+    method: str = ""
 
     @property
     def path(self) -> Path:
         return REPOSITORY / "benchmarks" / "results" / self.results
+
+    def staleness(self, row: Mapping[str, Any]) -> list[str]:
+        """The reasons why a row may not be what would be measured today; none for a fresh row."""
+        if self.contestant and row.get(self.contestant) in self.peers:
+            return []
+        method = str(row.get("method") or self.method)
+        if "resolved" not in row and method in METHODS:
+            row = {**row, "method": method, "resolved": resolved(method, {})}
+        return staleness(row, ledger())
 
 
 def load_experiments(path: Path = EXPERIMENTS) -> list[Experiment]:
     """The experiments of a file."""
     raw = tomllib.loads(path.read_text("utf-8"))
     try:
-        return [Experiment(**table) for table in raw.get("experiments", [])]
+        tables = raw.get("experiments", [])
+        return [Experiment(**{**table, "peers": tuple(table.get("peers", ()))}) for table in tables]
     except TypeError as error:
         raise ValueError(f"{path.name}: {error}") from None
 
@@ -77,7 +93,7 @@ def state(experiment: Experiment) -> tuple[int, int]:
     """How many rows (of one JSON object: stamps) its file has, and how many of them are fresh."""
     content = stored(experiment.path)
     rows = content if experiment.path.suffix == ".jsonl" else list(stamps(content)) or content
-    return len(rows), sum(not staleness(row, ledger()) for row in rows)
+    return len(rows), sum(not experiment.staleness(row) for row in rows)
 
 
 def status_line(experiment: Experiment) -> str:

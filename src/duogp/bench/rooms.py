@@ -101,8 +101,9 @@ ROOMS = (
     Room("auto", (
         "fitting/auto.py", "fitting/race*.py", "fitting/stacking.py", "posterior/stack.py",
         "posterior/log_target.py", "posterior/learned.py", "numerics/lognormal.py", "numerics/mixtures.py",
-        "inference/leave_one_out.py", "inference/row_*.py", "means/affine.py", "means/bagging.py",
-        "means/columns.py", "means/crossfit.py", "means/forest.py", "means/offset.py", "means/rounds.py",
+        "numerics/rounding.py", "inference/leave_one_out.py", "inference/row_*.py", "means/affine.py",
+        "means/bagging.py", "means/columns.py", "means/crossfit.py", "means/forest.py", "means/offset.py",
+        "means/rounds.py",
     ), lambda fit: fit.is_default),
     Room("online", ("online/*.py",), lambda fit: fit.of_method("learns_online")),
     Room("baselines", ("baselines/*.py",), lambda fit: fit.of_method("is_baseline")),
