@@ -9,6 +9,7 @@ again.
     export DUOGP_DATA=<folder with regression/*.npz>
     python benchmarks/to_the_end.py --workers 8 --threads 2
     python benchmarks/to_the_end.py --methods svgp odsvgp --data energy concrete
+    python benchmarks/to_the_end.py --methods dgp --device cuda --workers 8
     python benchmarks/to_the_end.py --table
 """
 
@@ -55,13 +56,13 @@ def steps_of(gp: Any, n: int) -> tuple[int, int]:
     return history[-1].epoch * per_epoch, sum(start)
 
 
-def measured(task: tuple[str, str, int]) -> dict[str, Any]:
+def measured(task: tuple[str, str, int, str]) -> dict[str, Any]:
     """One method on one table: the default and ten times as long."""
-    method, name, threads = task
+    method, name, threads, device = task
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
     X, y, X_test, y_test = rows_of(name)
-    fixed: dict[str, Any] = {"num_inducing": min(POINTS, len(X)), "device": "cpu"}
+    fixed: dict[str, Any] = {"num_inducing": min(POINTS, len(X)), "device": device}
 
     def fit(**settings: Any) -> tuple[Any, dict[str, Any]]:
         start = time.perf_counter()
@@ -93,7 +94,7 @@ def measured(task: tuple[str, str, int]) -> dict[str, Any]:
         "threads": threads,
         "default": default,
         "longer": longer,
-        **stamp(),
+        **stamp(device, method=method, settings=fixed),
     }
 
 
@@ -131,13 +132,15 @@ def main() -> None:
     parser.add_argument("--data", nargs="*", default=DATA)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="deep GPs take hours on a CPU, minutes on a GPU")
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     if given.table:
         show()
         return
     done = {(row["method"], row["data"]) for row in stored()}
-    tasks = [(m, d, given.threads) for d in given.data for m in given.methods if (m, d) not in done]
+    pairs = [(m, d) for d in given.data for m in given.methods if (m, d) not in done]
+    tasks = [(m, d, given.threads, given.device) for m, d in pairs]
     with multiprocessing.get_context("spawn").Pool(given.workers, maxtasksperchild=1) as pool:
         for row in pool.imap_unordered(measured, tasks):
             with RESULTS.open("a") as file:
