@@ -55,6 +55,32 @@ def measure(name: str, split: int, seconds: float, device: str) -> dict[str, obj
     }
 
 
+def table(path: Path = RESULTS) -> str:
+    """Markdown of the latest row of every table and split."""
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    latest = {(row["data"], row["split"]): row for row in rows}
+    lines = [
+        [
+            "table",
+            "split",
+            "training rows",
+            "NLL",
+            "CRPS",
+            "RMSE",
+            "95 % interval holds",
+            "seconds",
+            "commit",
+        ],
+        ["---"] * 9,
+    ]
+    for name, split in sorted(latest, key=lambda key: (DATA.index(key[0]), key[1])):
+        row = latest[name, split]
+        scores = [f"{row['nll']:.2f}", *(f"{row[key]:.4f}" for key in ("crps", "rmse"))]
+        rest = [f"{row['coverage']:.3f}", f"{row['seconds']:.0f}", str(row.get("commit") or "")]
+        lines.append([name, str(split), f"{row['n']:,}", *scores, *rest])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", nargs="*", default=DATA)
@@ -65,10 +91,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     if given.table:
-        for line in given.results.read_text().splitlines():
-            row = json.loads(line)
-            scores = f"{row['nll']:8.3f} {row['rmse']:7.4f}"
-            print(f"{row['data']:10} {row['split']} {scores} {row['seconds']:6.1f} s")
+        print(table(given.results))
         return
     warnings.simplefilter("ignore")
     for split in range(given.splits):

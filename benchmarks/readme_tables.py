@@ -24,7 +24,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # for what lies beside this file
 
 import demo_study  # noqa: E402
+import grids  # noqa: E402
+import large_tables  # noqa: E402
 import speed_tables  # noqa: E402
+import to_the_end  # noqa: E402
 import verdict_tables  # noqa: E402
 from suite_tables import finite, markdown, paper, scores  # noqa: E402
 from verdict_tables import with_state  # noqa: E402
@@ -280,6 +283,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "benchmark:quality-cpu": speed_tables.cpu_quality,
     "benchmark:predictions": with_state(speed_tables.predictions, "prediction_speed"),
     "benchmark:online": with_state(online_tables, "online_robot"),
+    "benchmark:to-the-end": with_state(to_the_end.table, "to_the_end"),
+    "benchmark:grids": with_state(grids.table, "grids"),
+    "benchmark:large-tables": with_state(large_tables.table, "large_tables"),
     "benchmark:loops": with_state(
         loops(
             "bo_loops", "`DuoGPModel.fit`", {n: f"`{n}`" for n in ("SingleTaskGP", "SingleTaskVariationalGP")}

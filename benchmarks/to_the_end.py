@@ -102,13 +102,12 @@ def stored() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
-def show() -> None:
-    """Test NLL of the default, what ten times the steps gain, and whether that is allowed."""
+def table() -> str:
+    """Markdown: test NLL of the default, what ten times the steps gain, and whether that is allowed."""
     found = {(row["method"], row["data"]): row for row in stored()}
     names = [name for name in DATA if any(name == data for _, data in found)]
-    print("test NLL of the default (what ten times its steps gain)")
-    print("| method | " + " | ".join(names) + " |\n|---" * 1 + "|---" * len(names) + "|")
-    kept = 0
+    lines = [["method", *names], ["---"] * (len(names) + 1)]
+    kept = unfinished = 0
     for method in METHODS:
         cells = []
         for name in names:
@@ -118,10 +117,16 @@ def show() -> None:
                 continue
             gain = row["default"]["nll"] - row["longer"]["nll"]
             kept += gain <= ALLOWED
+            unfinished += gain > ALLOWED and row["default"]["converged"] is False
             cells.append(f"{row['default']['nll']:.3f} ({gain:+.3f}{'' if gain <= ALLOWED else ' †'})")
         if any(cells):
-            print(f"| {method} | " + " | ".join(cells) + " |")
-    print(f"\n{kept} of {len(found)} gain at most {ALLOWED}; † marks the others.")
+            lines.append([method, *cells])
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    others = len(found) - kept
+    told = f"{kept} of {len(found)} gain at most {ALLOWED}; † marks the others"
+    return f"{rows}\n\n{told}" + (
+        f", of which {unfinished} say themselves that they did not converge." if others else "."
+    )
 
 
 def main() -> None:
@@ -136,7 +141,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     if given.table:
-        show()
+        print(table())
         return
     done = {(row["method"], row["data"]) for row in stored()}
     pairs = [(m, d) for d in given.data for m in given.methods if (m, d) not in done]
@@ -147,7 +152,7 @@ def main() -> None:
                 file.write(json.dumps(row) + "\n")
             gain = row["default"]["nll"] - row["longer"]["nll"]
             print(f"{row['method']:12s} {row['data']:10s} {row['default']['nll']:8.3f} gains {gain:+.3f}")
-    show()
+    print(table())
 
 
 if __name__ == "__main__":
