@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import duogp
-from arena.tables import build, listed_entries, split
 from duogp.bench.provenance import stamp
 from duogp.fitting import race_closed
 from duogp.fitting.stacking import PSEUDO_ROWS, mixture_law
@@ -43,6 +42,8 @@ Array = NDArray[np.float64]
 
 def told_of(name: str, seconds: float) -> tuple[dict[str, Any], Array]:
     """What the law of the default's stack was fitted to, and the training targets."""
+    from arena.tables import build, listed_entries, split  # needs pandas, which a table of results does not
+
     entry, half = listed_entries()[name]
     if half != "choice":
         raise SystemExit(f"{name} is not of the half 'choice'")
