@@ -67,6 +67,7 @@ def measured(name: str, seconds: float) -> dict[str, Any]:
         means[key] = means[key] / scale if key.endswith("crps") else means[key] - float(np.log(scale))
     return {
         "table": name,
+        "method": "auto",
         "values": len(grid.values),
         "rows": len(halves),
         **means,

@@ -91,6 +91,7 @@ def measured(task: tuple[str, str, int, str]) -> dict[str, Any]:
         "data": name,
         "rows": len(X),
         "points": fixed["num_inducing"],
+        "settings": fixed,
         "threads": threads,
         "default": default,
         "longer": longer,
