@@ -8,10 +8,11 @@ import pytest
 from scipy.stats import false_discovery_control, norm
 
 import duogp
+from duogp.numerics.mixtures import mixture_crps
 from duogp.reports.drift import distances, drift, holm
 from duogp.reports.effects import dependence
 from duogp.reports.html import Words, bars, pairs, table
-from duogp.reports.scores import constant_metrics, metric_intervals, metrics_of, wilson
+from duogp.reports.scores import constant_metrics, is_on_grid, metric_intervals, metrics_of, wilson
 from duogp.tables import Schema
 
 
@@ -30,6 +31,7 @@ def scores(n: int, seed: int = 0) -> dict[str, np.ndarray]:
         "mean": mean,
         "std": np.full(n, 0.5),
         "log_density": norm.logpdf(y, mean, 0.5),
+        "crps": mixture_crps(y, mean[None], np.full((1, n), 0.5), np.ones(1)),
         "ends": ends,
     }
 
@@ -50,6 +52,20 @@ def test_a_constant_prediction_has_the_spread_as_its_error():
     found = scores(300)
     assert constant_metrics(Numbers, found["y"])["rmse"] == pytest.approx(found["y"].std(), rel=1e-12)
     assert metrics_of(Numbers, found)["r2"] > constant_metrics(Numbers, found["y"])["r2"]
+
+
+def test_the_crps_of_a_stack_is_that_of_its_mixture():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (200, 2))
+    y = np.round(4 * np.sin(2 * X[:, 0]) + 2 * X[:, 1])  # on a grid
+    model = duogp.GPRegressor(random_state=0).fit(X[:120], y[:120])
+    assert is_on_grid(model.gp_) and not is_on_grid(Numbers)
+    found, told = duogp.evaluate(model, X[120:], y[120:]), model.gp_.predict(X[120:])
+    assert found["crps"] == pytest.approx(told.metrics(y[120:])["crps"], rel=1e-9)
+    alone = duogp.GPRegressor("svgp", settings={"num_inducing": 20}).fit(X[:120], y[:120])
+    moments = alone.gp_.predict(X[120:])
+    expected = duogp.metrics.crps(y[120:], moments.mean, moments.std)
+    assert duogp.evaluate(alone, X[120:], y[120:])["crps"] == pytest.approx(expected, rel=1e-9)
 
 
 def test_wilson_and_holm():

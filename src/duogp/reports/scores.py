@@ -37,7 +37,7 @@ Scores = dict[str, NDArray]  # one value per row: y, and what is predicted for i
 def score_rows(pieces: Iterable[tuple[Any, NDArray]], levels: NDArray | None = None) -> Scores:
     """Targets and predictions of all rows of the pieces (`NewRows`, y).
 
-    Of numbers: ``mean``, ``std``, ``log_density`` [n] and ``ends`` [n, 2C] of the central intervals. Of
+    Of numbers: ``mean``, ``std``, ``log_density``, ``crps`` [n] and ``ends`` [n, 2C] of the intervals. Of
     classes: ``probabilities`` [n, classes]. ``levels`` [L]: also ``quantiles`` [n, L] of numbers.
     """
     parts = [{"y": y, **_predicted(rows, y, levels)} for rows, y in pieces]
@@ -55,16 +55,38 @@ def _predicted(rows: Any, y: NDArray, levels: NDArray | None) -> Scores:
         "mean": prediction.mean,
         "std": prediction.std,
         "log_density": rows.log_density(y),
+        "crps": _crps(prediction, y),
         "ends": quantiles[:, : len(ends)],
     }
     return found if levels is None else found | {"quantiles": quantiles[:, len(ends) :]}
 
 
+def _crps(prediction: Any, y: NDArray) -> NDArray:
+    """Of every row, [n]: of the mixture that a stack says, else of a Gaussian with the predicted moments."""
+    from duogp.numerics.mixtures import mixture_crps
+    from duogp.posterior.laws import MixturePrediction
+
+    if isinstance(prediction, MixturePrediction):
+        return prediction.crps(y)
+    one = np.ones((1, len(y)))
+    mean, std = (np.reshape(part, (1, -1)) for part in (prediction.mean, prediction.std))
+    return mixture_crps(np.asarray(y, dtype=np.float64), mean, std * one, np.ones(1))
+
+
+def is_on_grid(gp: Any) -> bool:
+    """Whether the targets of a stack are rounded to a grid, so that intervals hold more than their level."""
+    from duogp.posterior.stack import Stack
+
+    laws = gp.law if isinstance(gp, Stack) and isinstance(gp.law, list) else []
+    return any(law.rounding is not None for law in laws)
+
+
 def metrics_of(gp: Any, scores: Scores) -> dict[str, float]:
     """Metrics by name.
 
-    Density and intervals are the likelihood's own; CRPS and calibration error are those of a Gaussian with
-    the predicted mean and standard deviation.
+    Density, CRPS and intervals are those of the mixture where the model is a stack. Else density and
+    intervals are the likelihood's own, and the CRPS is that of a Gaussian with the predicted mean and
+    standard deviation, as the calibration error always is.
     """
     from duogp import metrics
 
@@ -83,7 +105,7 @@ def metrics_of(gp: Any, scores: Scores) -> dict[str, float]:
         "mae": metrics.mae(y, mean),
         "r2": 1 - metrics.nmse(y, mean),
         "nll": -float(np.mean(scores["log_density"])),
-        "crps": metrics.crps(y, mean, std),
+        "crps": float(np.mean(scores["crps"])),
         **inside,
         "calibration_error": metrics.quantile_calibration_error(y, mean, std),
     }

@@ -28,6 +28,7 @@ from duogp.reports.scores import (
     TITLES,
     Scores,
     constant_metrics,
+    is_on_grid,
     metric_intervals,
     metrics_of,
     wilson,
@@ -208,7 +209,10 @@ def _number_calibration(subject: Subject, scores: Scores) -> tuple[str, Finding]
     assert verdict is not None
     share, (low_end, high_end) = verdict
     fits = low_end <= 0.95 <= high_end
-    said = "as they should" if fits else "too narrow" if share < 0.95 else "wider than they need to be"
+    wide = "wider than they need to be"
+    if is_on_grid(subject.gp):
+        wide = "they end on values of the target, and cannot hold exactly their level"
+    said = "as they should" if fits else "too narrow" if share < 0.95 else wide
     finding = Finding(
         fits or share > 0.95,
         f"95 % intervals hold {percent(share)} of the targets ({percent(low_end)} to {percent(high_end)}): "
@@ -223,11 +227,12 @@ def _number_calibration(subject: Subject, scores: Scores) -> tuple[str, Finding]
         (4.1, 3.7),
         "Calibration",
     )
+    steps = " The target takes few values: both have steps where it has them."
     words = paragraph(
         "First: the share of targets below each predicted quantile; on the diagonal if calibrated. Second: "
         "where the targets fall in their predicted distributions, twenty bins of equal probability; flat "
         "if calibrated, high at both ends where intervals are too narrow. Grey: where calibrated "
-        "predictions of as many rows stay.",
+        "predictions of as many rows stay." + (steps if is_on_grid(subject.gp) else ""),
         soft=True,
     )
     head = ["interval", "targets inside", "interval of the share", "median width"]
