@@ -16,7 +16,6 @@ from typing import Any
 from duogp.bench.provenance import resolved, staleness
 from duogp.bench.status import ledger
 from duogp.bench.suite import REPOSITORY
-from duogp.methods import METHODS
 
 EXPERIMENTS = REPOSITORY / "benchmarks" / "experiments.toml"
 
@@ -48,6 +47,8 @@ class Experiment:
 
     def staleness(self, row: Mapping[str, Any]) -> list[str]:
         """The reasons why a row may not be what would be measured today; none for a fresh row."""
+        from duogp.methods import METHODS  # here, because it imports torch
+
         if self.contestant and row.get(self.contestant) in self.peers:
             return []
         method = str(row.get("method") or self.method)
