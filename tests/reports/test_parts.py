@@ -62,7 +62,7 @@ def test_the_crps_of_a_stack_is_that_of_its_mixture():
     assert is_on_grid(model.gp_) and not is_on_grid(Numbers)
     found, told = duogp.evaluate(model, X[120:], y[120:]), model.gp_.predict(X[120:])
     assert found["crps"] == pytest.approx(told.metrics(y[120:])["crps"], rel=1e-9)
-    alone = duogp.GPRegressor("svgp", settings={"num_inducing": 20}).fit(X[:120], y[:120])
+    alone = duogp.GPRegressor("svgp", num_inducing=20).fit(X[:120], y[:120])
     moments = alone.gp_.predict(X[120:])
     expected = duogp.metrics.crps(y[120:], moments.mean, moments.std)
     assert duogp.evaluate(alone, X[120:], y[120:])["crps"] == pytest.approx(expected, rel=1e-9)
