@@ -73,3 +73,13 @@ def test_targets_far_away_have_a_finite_density():
     y = np.array([1e6, -1e6, 0.0])
     found = GRID.log_density(y, cdf, norm.logpdf(y, MEAN, STD))
     assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_the_scale_of_the_target_does_not_matter(scale):
+    grid = Rounding(GRID.values * scale, GRID.off)
+    y = np.array([1.0, 5.0, 2.2])
+    found = grid.log_density(y * scale, lambda t: cdf(t / scale), norm.logpdf(y, MEAN, STD) - np.log(scale))
+    expected = GRID.log_density(y, cdf, norm.logpdf(y, MEAN, STD)) - np.log(scale)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    np.testing.assert_allclose(grid.crps(y * scale, lambda t: cdf(t / scale)) / scale, GRID.crps(y, cdf))

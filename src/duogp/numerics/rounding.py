@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from duogp.numerics.mixtures import log_normal
+from duogp.numerics.mixtures import LOG_2PI
 
 Array = NDArray[np.float64]
 #: F at levels t [levels, n], one for each row: [levels, n].
@@ -70,7 +70,9 @@ class Rounding(NamedTuple):
         ends = np.concatenate([[-np.inf], self.edges, [np.inf]])
         below, above = cdf(np.stack([ends[place], ends[place + 1]]))
         mass = np.maximum(above - below, np.finfo(np.float64).tiny)
-        on = np.log(mass) + log_normal(y, self.values[place], np.full(len(y), self.width**2))
+        with np.errstate(over="ignore"):
+            away = (y - self.values[place]) / self.width  # no square of the width, which may be tiny
+            on = np.log(mass) - 0.5 * (LOG_2PI + away**2) - np.log(self.width)
         return np.logaddexp(np.log1p(-self.off) + on, np.log(self.off) + continuous)
 
     def crps(self, y: Array, cdf: Cdf) -> Array:
