@@ -19,6 +19,7 @@ import argparse
 import json
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,6 +34,7 @@ from duogp.fitting.stacking import PSEUDO_ROWS, mixture_law
 from duogp.numerics.mixtures import log_normal, mixture_crps, mixture_log_density, mixture_weights
 from duogp.numerics.rounding import Rounding
 from duogp.posterior.laws import MixtureLaw, MixturePrediction
+from suite_tables import markdown
 
 RESULTS = Path(__file__).parent / "results" / "grids.jsonl"
 TABLES = ("elevators", "keggundirected", "pol", "r-hi")
@@ -86,7 +88,7 @@ def scores(
     y = told["y"][~fitted]
     point, none = law.point(new[0]), np.zeros(len(y))
     plain = MixturePrediction(point, none, none, none, 0.0, *law.components(*new), (law.logs,))
-    steps = MixturePrediction(point, none, none, none, 0.0, *law.components(*new), (law.logs,), (grid,))
+    steps = replace(plain, roundings=(grid,))
     out = {}
     for label, prediction in (("plain", plain), ("rounded", steps)):
         out[f"{label}_nll"] = -float(prediction.log_density(y).mean())
@@ -138,14 +140,15 @@ def table(path: Path = RESULTS) -> str:
     """Markdown: the latest row of every table; NLL and CRPS in standard deviations of the target."""
     latest = {row["table"]: row for row in map(json.loads, path.read_text("utf-8").splitlines())}
     laws = ("plain", "rounded", "nearest", "common")
-    lines = [["table", "values", "rows judged", *(f"{law} law: NLL, CRPS" for law in laws)], ["---"] * 7]
+    head = ["table", "values", "rows judged", *(f"{law} law: NLL, CRPS" for law in laws)]
+    lines = []
     for name, row in sorted(latest.items()):
         cells = [
             f"{row[f'{law}_nll']:.3f}, {row[f'{law}_crps']:.4f}" if f"{law}_nll" in row else ""
             for law in laws
         ]
         lines.append([name, str(row["values"]), str(row["rows"]), *cells])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(head, lines)
 
 
 def main() -> None:

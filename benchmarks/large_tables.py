@@ -26,6 +26,7 @@ from duogp.bench.measure import device_name
 from duogp.bench.provenance import stamp
 from duogp.data.benchmark import load
 from duogp.data.splits import dc_protocol
+from suite_tables import markdown
 
 RESULTS = Path(__file__).parent / "results" / "large_tables.jsonl"
 DATA = ("protein", "kin40k", "bike", "pol", "elevators")
@@ -59,26 +60,14 @@ def table(path: Path = RESULTS) -> str:
     """Markdown of the latest row of every table and split."""
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     latest = {(row["data"], row["split"]): row for row in rows}
-    lines = [
-        [
-            "table",
-            "split",
-            "training rows",
-            "NLL",
-            "CRPS",
-            "RMSE",
-            "95 % interval holds",
-            "seconds",
-            "commit",
-        ],
-        ["---"] * 9,
-    ]
+    head = ["table", "split", "training rows", "NLL", "CRPS", "RMSE", "95 % interval holds", "seconds"]
+    lines = []
     for name, split in sorted(latest, key=lambda key: (DATA.index(key[0]), key[1])):
         row = latest[name, split]
         scores = [f"{row['nll']:.2f}", *(f"{row[key]:.4f}" for key in ("crps", "rmse"))]
         rest = [f"{row['coverage']:.3f}", f"{row['seconds']:.0f}", str(row.get("commit") or "")]
         lines.append([name, str(split), f"{row['n']:,}", *scores, *rest])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown([*head, "commit"], lines)
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ import torch
 import duogp
 from duogp.bench.provenance import stamp
 from duogp.data.benchmark import load
+from suite_tables import markdown
 
 RESULTS = Path(__file__).parent / "results" / "to_the_end.jsonl"
 METHODS = ("svgp", "dcsvgp", "odsvgp", "solvegp", "orthnat", "coupled-nat", "vfitc", "ppgpr-chol", "dgp")
@@ -107,7 +108,7 @@ def table() -> str:
     """Markdown: test NLL of the default, what ten times the steps gain, and whether that is allowed."""
     found = {(row["method"], row["data"]): row for row in stored()}
     names = [name for name in DATA if any(name == data for _, data in found)]
-    lines = [["method", *names], ["---"] * (len(names) + 1)]
+    lines: list[list[str]] = []
     kept = unfinished = 0
     for method in METHODS:
         cells = []
@@ -122,7 +123,7 @@ def table() -> str:
             cells.append(f"{row['default']['nll']:.3f} ({gain:+.3f}{'' if gain <= ALLOWED else ' †'})")
         if any(cells):
             lines.append([method, *cells])
-    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    rows = markdown(["method", *names], lines)
     others = len(found) - kept
     told = f"{kept} of {len(found)} gain at most {ALLOWED}; † marks the others"
     return f"{rows}\n\n{told}" + (
