@@ -7,7 +7,8 @@
 
 `benchmarks/priorities.toml` lists the steps; those of ``priorities_cpu.toml`` are for the cores of a machine
 whose GPU has the others. Cells that have a row are skipped: a run goes on where another ended; with
-``--since 2026-11-17T12:00`` only rows that finished later count. A cell whose hash is that of a finished cell
+``--since 2026-11-17T12:00`` only rows that finished later count; with ``--stale`` it is the cells with a
+stale row that run, and no others. A cell whose hash is that of a finished cell
 of another suite (Table 8 repeats a row of Table 2) takes its row over. With ``--results-dir`` rows of all
 suites go to one file there, ``rows.jsonl`` (and ``online_robot.jsonl``), so that little has to be copied
 back; without it to the suites' own files.
@@ -36,6 +37,7 @@ from typing import Any
 from duogp.bench.measure import resolve_device
 from duogp.bench.results import Results, Row, append
 from duogp.bench.runner import Job, describe, jobs, run_job
+from duogp.bench.status import is_stale
 from duogp.bench.suite import Cell, load_suite
 from duogp.bench.workers import run_in_processes
 from job_times import Clock
@@ -116,8 +118,8 @@ def cached(name: str) -> bool:
 class Store:
     """Rows of all suites: those stored, and those of a folder of new ones."""
 
-    def __init__(self, folder: Path | None, since: str = "") -> None:
-        self.folder, self.since = folder, since
+    def __init__(self, folder: Path | None, since: str = "", *, stale: bool = False) -> None:
+        self.folder, self.since, self.stale = folder, since, stale
         self.new = Results.read(folder / "rows.jsonl") if folder else Results()
         self._stored: dict[str, Results] = {}
         self._robots = robot_rows(ROBOT_RESULTS)
@@ -131,11 +133,16 @@ class Store:
             self._stored[suite] = Results(row for row in rows if str(row.get("finished")) >= self.since)
         return self._stored[suite]
 
+    def settles(self, row: Row | None) -> bool:
+        """Whether nothing is left to run for a cell with this row, or with none."""
+        return (row is None or not is_stale(row)) if self.stale else row is not None
+
     def done(self, cell: Cell) -> bool:
         if cell.suite == ROBOT:
             key = (cell.data, cell.method, cell.split)
-            return any((row["data"], row["method"], row["seed"]) == key for row in self._robots)
-        if self.stored(cell.suite).ok(cell) is not None:
+            rows = [row for row in self._robots if (row["data"], row["method"], row["seed"]) == key]
+            return self.settles(rows[-1] if rows else None)
+        if self.settles(self.stored(cell.suite).ok(cell)):
             return True
         same = (row for row in self.new.rows if (row["suite"], row["hash"]) == (cell.suite, cell.hash))
         return any(row["status"] == "ok" for row in same)
@@ -148,7 +155,8 @@ class Store:
     def elsewhere(self, cell: Cell, suites: Iterable[str]) -> Row | None:
         """The row of the same cell in another suite."""
         for suite in suites:
-            if suite not in (cell.suite, ROBOT) and (row := self.stored(suite).ok(cell)) is not None:
+            row = None if suite in (cell.suite, ROBOT) else self.stored(suite).ok(cell)
+            if row is not None and not (self.stale and is_stale(row)):
                 return row
         return self.new.ok(cell)
 
@@ -237,7 +245,8 @@ def run(options: argparse.Namespace) -> int:
     os.environ[ROBOT_OUTPUT] = str(folder / f"{ROBOT}.jsonl" if folder else ROBOT_RESULTS)
     os.environ.setdefault(ROBOT_CACHE, str(options.robot_cache))
     device = resolve_device(options.device)
-    steps, store = read_steps(options.file, options.steps), Store(folder, options.since)
+    steps = read_steps(options.file, options.steps)
+    store = Store(folder, options.since, stale=options.stale)
     queue = plan(steps, store)
     rows = store.rows(dict.fromkeys(step.suite for step in steps))
     clock = Clock(options.time_limit, device, rows, options.pace)
@@ -300,7 +309,8 @@ def collect(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     """One line for each step: finished cells of all, and the seconds the others would take on a device."""
-    steps, store = read_steps(options.file, options.steps), Store(options.results_dir, options.since)
+    steps = read_steps(options.file, options.steps)
+    store = Store(options.results_dir, options.since, stale=options.stale)
     device = options.device or resolve_device(None)  # one that is not here may be asked about
     clock = Clock(math.inf, device, store.rows({step.suite for step in steps}))
     counted: set[tuple[str, str]] = set()
@@ -326,6 +336,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     common.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
     common.add_argument("--results-dir", type=Path, metavar="FOLDER", help="one file of rows for all suites")
     common.add_argument("--since", default="", metavar="TIME", help="rows from before (ISO) do not count")
+    common.add_argument("--stale", action="store_true", help="cells with a stale row, no others")
     runs = commands.add_parser("run", parents=[common], help="run what has no row yet")
     runs.add_argument("--time-limit", type=float, default=math.inf, metavar="SECONDS")
     runs.add_argument("--hard-limit", type=float, metavar="SECONDS", help="stop everything (default: never)")
