@@ -20,6 +20,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from bo_loops import hartmann6
+from duogp.bench.provenance import stamp
 from duogp.bo import DuoGPModel
 
 RESULTS = Path(__file__).parent / "results" / "bo_optima.json"
@@ -79,7 +80,7 @@ def main() -> None:
                 name: {"best": b, "lost": round(m, 3)} for name, b, m in zip(names, counts, lost, strict=True)
             }
             print(key, found[key], flush=True)
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    RESULTS.write_text(json.dumps(found | stamp("cpu"), indent=1) + "\n")
 
 
 if __name__ == "__main__":

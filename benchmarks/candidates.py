@@ -23,7 +23,7 @@ from scipy.stats import wilcoxon
 
 import duogp
 from arena.tables import Collection, Table, split
-from duogp.bench.measure import versions
+from duogp.bench.provenance import stamp
 from duogp.fitting import auto
 from duogp.fitting import table as fitting_table
 from duogp.posterior.stack import Stack
@@ -113,7 +113,7 @@ def main() -> None:
             row = {
                 "candidate": options.candidate,
                 **measure(table, number, captured),
-                "versions": versions(),
+                **stamp("cpu", method="auto"),
             }
             with RESULTS.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")

@@ -42,7 +42,7 @@ from components import (
     shades_of,
 )
 from drawing import IMAGES, RESULTS, common_legend, read_json, rounded, save, tidy, write_json
-from duogp.bench.measure import device_name, versions
+from duogp.bench.provenance import stamp
 from duogp.plots import BLUE, GREEN, INK, ORANGE, VERMILION
 from duogp.posterior.gp import GP
 
@@ -56,7 +56,7 @@ GAP = (-0.5, 1.5)
 
 def keep(part: str, content: dict[str, Any]) -> None:
     """Replace a part of the stored file."""
-    about = {"alpha": ALPHA, "beta": BETA, "device": device_name("cpu"), "versions": versions()}
+    about = {"alpha": ALPHA, "beta": BETA, **stamp("cpu")}
     write_json(STORE, read_json(STORE) | {part: about | {"methods": content}})
 
 

@@ -22,7 +22,7 @@ from scipy.special import ndtri
 
 import duogp
 from drawing import IMAGES, RESULTS, common_legend, read_json, rounded, save, tidy, write_json
-from duogp.bench.measure import device_name, versions
+from duogp.bench.provenance import stamp
 from duogp.bench.results import Results, Row
 from duogp.bench.suite import load_suite
 from duogp.data import dc_one_dimensional
@@ -91,8 +91,7 @@ def toy(quick: bool = False) -> None:
             "fits": {label: scores for label, (_, scores) in fits.items()},
             "dcsvgp": curve,
             "svgp": reference,
-            "device": device_name("cpu"),
-            "versions": versions(),
+            **stamp("cpu"),
         },
     )
     draw_fits({label: (gp, scores) for label, (gp, scores) in fits.items()})

@@ -228,6 +228,8 @@ def restored(file: Path) -> Iterator[None]:
 
 
 def write(path: Path, rows: list[dict[str, Any]], places: int, seed: int) -> None:
+    from duogp.bench.provenance import stamp  # not before the last mutation: forks must import what they test
+
     files = sorted({row["file"] for row in rows})
     each = {f: [row["noticed"] for row in rows if row["file"] == f] for f in files}
     found = {
@@ -241,6 +243,7 @@ def write(path: Path, rows: list[dict[str, Any]], places: int, seed: int) -> Non
             for row in rows
             if not row["noticed"]
         ],
+        **stamp(),
     }
     path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 

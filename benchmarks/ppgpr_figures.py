@@ -27,7 +27,7 @@ from scipy.stats import kendalltau, rankdata
 
 import duogp
 from drawing import IMAGES, RESULTS, common_legend, read_json, rounded, save, tidy, write_json
-from duogp.bench.measure import device_name, versions
+from duogp.bench.provenance import stamp
 from duogp.bench.results import Results, Row
 from duogp.bench.suite import Suite, load_suite
 from duogp.plots import BLUE, INK, ORANGE, PALETTE, SKY
@@ -102,7 +102,7 @@ def toy(quick: bool = False) -> None:
         return
     save(figure, IMAGES / "ppgpr_toy.png")
     about = {"rows": TOY_ROWS, "points": TOY_POINTS, "steps": TOY_STEPS, "nll_of_the_truth": rounded(ideal)}
-    keep("toy", about | {"methods": found, "device": device_name("cpu"), "versions": versions()})
+    keep("toy", about | {"methods": found, **stamp("cpu")})
     print_lines("Figure 1", found)
 
 

@@ -37,6 +37,8 @@ from typing import Any
 import numpy as np
 
 ROWS, TEST_ROWS, STEPS = 2000, 50, 20
+#: The entry of a record that says where it comes from.
+ABOUT = "about"
 #: Rows of methods and options whose cost is their cube.
 FEW_ROWS = 800
 COMMON: dict[str, Any] = {
@@ -404,13 +406,15 @@ def chosen(names: list[str], only: list[str] | None) -> list[str]:
 
 
 def record(path: Path, only: list[str] | None, jobs: int) -> int:
+    from duogp.bench.provenance import stamp  # of the source that is measured
+
     found = run_all(chosen(list(cases()), only), jobs)
     if failed := {name: numbers["error"] for name, numbers in found.items() if "error" in numbers}:
         for name, error in failed.items():
             print(f"{name}: {error}", file=sys.stderr)
         return 1
     # A line for each part of a case: differences between two files stay readable.
-    lines = []
+    lines = [f"{json.dumps(ABOUT)}: {json.dumps(stamp())}"]
     for name in sorted(found):
         parts = [
             f"  {json.dumps(k)}: {json.dumps(v, sort_keys=True)}" for k, v in sorted(found[name].items())
@@ -425,6 +429,7 @@ def compare(
     path: Path, only: list[str] | None, jobs: int, tolerance: float, distances_to: Path | None
 ) -> int:
     expected = json.loads(path.read_text(encoding="utf-8"))
+    expected.pop(ABOUT, None)
     known = cases()
     names = chosen([name for name in known if name in expected], only)
     gone = chosen([name for name in expected if name not in known], only)
@@ -461,6 +466,8 @@ def main() -> int:
             own.add_argument("--tolerance", type=float, default=1e-6)
             own.add_argument("--distances-to", type=Path, metavar="FILE", help="of every case, as JSON")
     given = vars(parser.parse_args())
+    if not os.environ.get("DUOGP_DATA"):
+        parser.error("it needs the data sets: set DUOGP_DATA to their folder")
     command = given.pop("command")
     path = given.pop("file")
     return record(path, **given) if command == "record" else compare(path, **given)
