@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from duogp.bench import Results, load_suite
+from duogp.bench.provenance import stamp
 from duogp.bench.results import append, begin_row
 from helpers.bench_suite import SUITE
 
@@ -68,6 +69,20 @@ def test_every_step_names_suites_data_and_methods_that_exist(priorities):
     assert all(step.cells() for step in steps)
     assert {step.suite for step in steps} >= SUITES
     assert [step.number for step in priorities.read_steps(priorities.STEPS, "2,4-5")] == [2, 4, 5]
+
+
+def test_stale_cells_alone_run_again(priorities, two_suites, tmp_path):
+    suite = load_suite("first")
+    fresh, old, *missing = suite.cells()
+    append(suite.results, row_of(fresh) | stamp())
+    append(suite.results, row_of(old))  # does not say where it comes from
+    store = priorities.Store(tmp_path / "out", stale=True)
+    steps = two_suites[:1]
+    assert [cell for job in priorities.plan(steps, store) for cell in job] == [old]
+    store.add(row_of(old))
+    assert priorities.plan(steps, priorities.Store(tmp_path / "out", stale=True)) == []
+    left = [cell for job in priorities.plan(steps, priorities.Store(tmp_path / "out")) for cell in job]
+    assert set(left) == set(missing)
 
 
 def test_equal_cells_run_once_and_are_taken_over(priorities, two_suites, tmp_path):
