@@ -17,40 +17,84 @@ from duogp.means.affine import Affine
 from duogp.means.crossfit import TINY, Goal, as_arrays
 from duogp.means.forest import Forest, LogAverage
 
-#: Vectors of a forest with one entry for each node.
-NODES = ("feature", "threshold", "missing_left", "left", "right")
+#: A threshold that no entry exceeds but one that is missing; finite in every precision.
+BEYOND = 3e38
+
+
+class Descent(nn.Module):
+    """The leaf of each row in each tree of several forests: rows [n, d] ↦ places [n, trees] in `order`.
+
+    The two children of a node stand side by side, so that a level of all trees is a comparison and a sum:
+
+        node ← first[node] + (entry > threshold[node])
+
+    A missing entry is −∞ in one copy of the rows and ∞ in another; ``feature`` points into the copy that
+    sends it where the node does. A leaf is its own first child, with a threshold that nothing exceeds. Of
+    the nodes' five vectors three are left to look into on every level.
+    """
+
+    feature: Tensor
+    threshold: Tensor
+    first: Tensor
+
+    def __init__(self, forests: Sequence[Forest]) -> None:
+        super().__init__()
+        begins = np.cumsum([0, *(len(own.value) for own in forests)])[:-1]
+        left, right, root = (
+            torch.cat([getattr(own, name) + int(begin) for own, begin in zip(forests, begins, strict=True)])
+            for name in ("left", "right", "root")
+        )
+        feature, threshold, missing_left = (
+            torch.cat([getattr(own, name) for own in forests])
+            for name in ("feature", "threshold", "missing_left")
+        )
+        inner = (left != torch.arange(len(left))).nonzero().squeeze(1)
+        self.order = torch.cat([root, torch.stack([left[inner], right[inner]], 1).flatten()])
+        place = torch.empty_like(self.order)
+        place[self.order] = torch.arange(len(self.order))
+        first = place.clone()  # of a leaf
+        first[inner] = place[left[inner]]
+        threshold = threshold.clamp(max=BEYOND)
+        threshold[first == place] = torch.inf
+        copies = feature + torch.where(missing_left, 0, forests[0].inputs)
+        copies[first == place] = 0
+        for name, values in (("feature", copies), ("threshold", threshold), ("first", first)):
+            self.register_buffer(name, values[self.order])
+        self.trees, self.depth = len(root), max(own.depth for own in forests)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, missing = x.shape[0], x.isnan()
+        both = torch.cat([x.masked_fill(missing, -torch.inf), x.masked_fill(missing, torch.inf)], 1)
+        entries = both.flatten()
+        row = (torch.arange(n) * both.shape[1]).unsqueeze(1).expand(-1, self.trees).flatten()
+        node = torch.arange(self.trees).unsqueeze(0).expand(n, -1).flatten()
+        for _ in range(self.depth):
+            entry = entries.index_select(0, self.feature.index_select(0, node) + row)
+            beyond = entry > self.threshold.index_select(0, node)
+            node = self.first.index_select(0, node) + beyond.long()
+        return node.unflatten(0, (n, self.trees))
 
 
 class TreeSums(nn.Module):
     """The sums of several forests, side by side: rows [n, d] ↦ [n, forests · outputs]."""
 
-    root: Tensor
     value: Tensor
     of_column: Tensor
     baseline: Tensor
 
     def __init__(self, forests: Sequence[Forest]) -> None:
         super().__init__()
-        begins = np.cumsum([0, *(len(own.value) for own in forests)])
-        moved = {"left", "right"}
-        for name in NODES:
-            parts = [getattr(own, name) for own in forests]
-            if name in moved:
-                parts = [part + int(begin) for part, begin in zip(parts, begins, strict=False)]
-            self.register_buffer(name, torch.cat(parts))
-        roots = [own.root + int(begin) for own, begin in zip(forests, begins, strict=False)]
-        self.register_buffer("root", torch.cat(roots))
-        self.register_buffer("value", torch.cat([own.value for own in forests]))
+        self.leaves = Descent(forests)
+        self.register_buffer("value", torch.cat([own.value for own in forests])[self.leaves.order])
         outputs = forests[0].outputs
         columns = torch.cat([own.output + i * outputs for i, own in enumerate(forests)])
         self.register_buffer("of_column", torch.eye(len(forests) * outputs, dtype=torch.float64)[columns])
         self.register_buffer("baseline", torch.cat([own.baseline for own in forests]))
-        self.depth = max(own.depth for own in forests)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not len(self.root):
+        if not self.leaves.trees:
             return self.baseline.expand(x.shape[0], -1)
-        return self.value[_leaves(self, x)] @ self.of_column + self.baseline
+        return self.value[self.leaves(x)] @ self.of_column + self.baseline
 
 
 class LogAverages(nn.Module):
@@ -60,24 +104,12 @@ class LogAverages(nn.Module):
 
     def __init__(self, forest: LogAverage) -> None:
         super().__init__()
-        for name in (*NODES, "root"):
-            self.register_buffer(name, getattr(forest, name))
-        self.register_buffer("value", forest.value.double())
-        self.depth, self.latent, self.trees = forest.depth, forest.latent, len(forest.root)
+        self.leaves = Descent([forest])
+        self.register_buffer("value", forest.value.double()[self.leaves.order])
+        self.latent, self.trees = forest.latent, len(forest.root)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.latent(self.value[_leaves(self, x)].mean(1), self.trees)
-
-
-def _leaves(forest: Any, x: Tensor) -> Tensor:
-    """The leaf of each row in each tree, [n, trees]; see `Forest.leaves`."""
-    node = forest.root.expand(x.shape[0], -1)
-    for _ in range(forest.depth):
-        entry = x.gather(1, forest.feature[node])
-        missing_left, below = forest.missing_left[node], entry <= forest.threshold[node]
-        goes_left = (entry.isnan() & missing_left) | below  # a comparison with NaN is false
-        node = torch.where(goes_left, forest.left[node], forest.right[node])
-    return node
+        return self.latent(self.value[self.leaves(x)].mean(1), self.trees)
 
 
 class AffineMaps(nn.Module):
