@@ -113,6 +113,7 @@ def main() -> None:
             row = {
                 "candidate": options.candidate,
                 **measure(table, number, captured),
+                "method": "auto",
                 **stamp("cpu", method="auto"),
             }
             with RESULTS.open("a", encoding="utf-8") as file:

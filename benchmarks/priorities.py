@@ -48,6 +48,8 @@ ROBOT = "online_robot"
 ROBOT_RESULTS = HERE / "results" / f"{ROBOT}.jsonl"
 #: Where worker processes find the robots' results file and the generated data sets.
 ROBOT_OUTPUT, ROBOT_CACHE = "DUOGP_ROBOT_OUTPUT", "DUOGP_ROBOT_CACHE"
+#: Whether they leave stale lines of that file aside.
+ROBOT_FRESH = "DUOGP_ROBOT_FRESH"
 
 
 class TimeUp(Exception):
@@ -227,6 +229,8 @@ def run_robot(cell: Cell, device: str) -> Row:
     store = online_robot.Store(output)
     if output != ROBOT_RESULTS:
         store.lines = [*online_robot.Store(ROBOT_RESULTS).lines, *store.lines]
+    if os.environ.get(ROBOT_FRESH):
+        store.lines = [line for line in store.lines if not is_stale(line)]
     start = time.perf_counter()
     try:
         online_robot.compete(cell.data, cell.method, store, math.inf, options)
@@ -244,6 +248,7 @@ def run(options: argparse.Namespace) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     os.environ[ROBOT_OUTPUT] = str(folder / f"{ROBOT}.jsonl" if folder else ROBOT_RESULTS)
     os.environ.setdefault(ROBOT_CACHE, str(options.robot_cache))
+    os.environ[ROBOT_FRESH] = "yes" if options.stale else ""
     device = resolve_device(options.device)
     steps = read_steps(options.file, options.steps)
     store = Store(folder, options.since, stale=options.stale)
@@ -320,7 +325,7 @@ def status(options: argparse.Namespace) -> int:
         new = [cell for cell in missing if (cell.suite, cell.hash) not in counted]
         counted |= {(cell.suite, cell.hash) for cell in new}
         seconds = sum(clock.expected((cell,)) for cell in new)
-        done = f"{len(cells) - len(missing)} of {len(cells)} done"
+        done = f"{len(cells) - len(missing)} of {len(cells)} {'not stale' if options.stale else 'done'}"
         print(f"{step}: {done}, {len(new)} new, about {seconds:,.0f} s")
     return 0
 
@@ -337,7 +342,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     common.add_argument("--results-dir", type=Path, metavar="FOLDER", help="one file of rows for all suites")
     common.add_argument("--since", default="", metavar="TIME", help="rows from before (ISO) do not count")
     common.add_argument("--stale", action="store_true", help="cells with a stale row, no others")
-    runs = commands.add_parser("run", parents=[common], help="run what has no row yet")
+    runs = commands.add_parser(
+        "run", parents=[common], help="run what has no row yet, or a stale one (--stale)"
+    )
     runs.add_argument("--time-limit", type=float, default=math.inf, metavar="SECONDS")
     runs.add_argument("--hard-limit", type=float, metavar="SECONDS", help="stop everything (default: never)")
     runs.add_argument("--pace", type=float, default=1.0, metavar="FACTOR", help="of what cells took before")
@@ -350,6 +357,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     collects.add_argument("folder", type=Path)
     collects.set_defaults(command=collect)
     options = parser.parse_args(arguments)
+    if getattr(options, "stale", False) and options.since:
+        parser.error("--since leaves old rows aside, --stale looks for them: give one of the two")
     return int(options.command(options))
 
 

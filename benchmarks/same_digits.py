@@ -7,11 +7,12 @@ A case is a fit of 20 steps in float64 on the CPU from a fixed seed, to the firs
 kin40k (`DUOGP_DATA`). Kept of it: the losses, the prediction at 50 test rows (mean, variance and the part of
 it that is not explained; class probabilities), mean log density there, a few samples, hyperparameters. A
 difference is relative to max(1, |value|); `compare` allows ``--tolerance`` 1e-6, which leaves room for sums
-in another order and for little else. Only `duogp.fit`, `duogp.fit_replicates` and `duogp.METHODS` are used.
+in another order and for little else. Only `duogp.fit`, `duogp.fit_replicates` and `duogp.METHODS` are used
+for them.
 
 ``--only TEXT`` (repeatable) runs the cases with the text in their name: ``--only pol/svgp --only kernel``.
-Two processes of one thread each, one to two minutes. benchmarks/results/same_digits.json was recorded with
-duogp 0.1.0, which gives it again to the last digit.
+Two processes of one thread each, one to two minutes. benchmarks/results/same_digits.json says in its
+first entry which commit recorded it.
 """
 
 from __future__ import annotations
@@ -405,16 +406,23 @@ def chosen(names: list[str], only: list[str] | None) -> list[str]:
     return [name for name in names if not only or any(text in name for text in only)]
 
 
-def record(path: Path, only: list[str] | None, jobs: int) -> int:
-    from duogp.bench.provenance import stamp  # of the source that is measured
+def provenance() -> dict[str, Any]:
+    """Where the source that is measured comes from; an old one cannot say."""
+    try:
+        from duogp.bench.provenance import stamp
+    except ImportError:
+        return {}
+    return stamp()
 
+
+def record(path: Path, only: list[str] | None, jobs: int) -> int:
     found = run_all(chosen(list(cases()), only), jobs)
     if failed := {name: numbers["error"] for name, numbers in found.items() if "error" in numbers}:
         for name, error in failed.items():
             print(f"{name}: {error}", file=sys.stderr)
         return 1
     # A line for each part of a case: differences between two files stay readable.
-    lines = [f"{json.dumps(ABOUT)}: {json.dumps(stamp())}"]
+    lines = [f"{json.dumps(ABOUT)}: {json.dumps(provenance())}"]
     for name in sorted(found):
         parts = [
             f"  {json.dumps(k)}: {json.dumps(v, sort_keys=True)}" for k, v in sorted(found[name].items())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestClassifier, RandomForestRegressor
 
-from duogp.export.trees import BEYOND, Descent, LogAverages, TreeSums
+from duogp.export.trees import Descent, LogAverages, TreeSums
 from duogp.means.forest import Forest, LogAverage
 
 RNG = np.random.default_rng(0)
@@ -33,9 +35,22 @@ def test_sums_of_two_forests_with_missing_entries(rows):
     X, y = rows
     forests = [boosted(X[half::2], y[half::2], half) for half in range(2)]
     assert any(torch.isinf(own.threshold).any() for own in forests)  # splits of missing from all others
-    x = torch.as_tensor(X)
+    x = torch.as_tensor(np.concatenate([X, [[np.inf] * 4, [-np.inf] * 4, [1e300] * 4]]))
     expected = torch.cat([own(x) for own in forests], 1)
     torch.testing.assert_close(TreeSums(forests)(x), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e40, 1e300])
+def test_columns_of_any_size(rows, unit):
+    X, y = rows[0] * unit, rows[1]
+    forest = boosted(X, y, 0)
+    torch.testing.assert_close(TreeSums([forest])(torch.as_tensor(X)), forest(torch.as_tensor(X)))
+
+
+def test_nodes_that_no_path_reaches_are_refused(rows):
+    forest = boosted(*rows, 0)
+    with pytest.raises(ValueError, match="not the child of one node"):
+        Descent([replace(forest, root=forest.root[1:], output=forest.output[1:])])
 
 
 def test_bagged_trees_of_numbers_and_of_classes(rows):
@@ -53,8 +68,7 @@ def test_children_stand_side_by_side_and_leaves_hold_their_rows(rows):
     descent = Descent([boosted(X, y, 0)])
     place = torch.arange(len(descent.first))
     leaf = descent.first == place
-    assert torch.isinf(descent.threshold[leaf]).all() and (descent.threshold[~leaf] <= BEYOND).all()
-    assert torch.isfinite(descent.threshold.float()[~leaf]).all()  # what is missing goes right in float32 too
+    assert torch.isinf(descent.threshold[leaf]).all() and torch.isfinite(descent.threshold[~leaf]).all()
     children = torch.cat([descent.first[~leaf], descent.first[~leaf] + 1])
     assert torch.equal(children.sort().values, place[descent.trees :])
 

@@ -17,9 +17,6 @@ from duogp.means.affine import Affine
 from duogp.means.crossfit import TINY, Goal, as_arrays
 from duogp.means.forest import Forest, LogAverage
 
-#: A threshold that no entry exceeds but one that is missing; finite in every precision.
-BEYOND = 3e38
-
 
 class Descent(nn.Module):
     """The leaf of each row in each tree of several forests: rows [n, d] ↦ places [n, trees] in `order`.
@@ -28,9 +25,11 @@ class Descent(nn.Module):
 
         node ← first[node] + (entry > threshold[node])
 
-    A missing entry is −∞ in one copy of the rows and ∞ in another; ``feature`` points into the copy that
-    sends it where the node does. A leaf is its own first child, with a threshold that nothing exceeds. Of
-    the nodes' five vectors three are left to look into on every level.
+    There are three copies of the rows, and ``feature`` points into the one that sends a missing entry where
+    the node does: it is −∞ in the first, ∞ in the second, and the third says whether it is missing, for
+    nodes that ask nothing else (a threshold of ∞). A leaf is its own first child, with a threshold that
+    nothing exceeds.
+    Of the nodes' five vectors three are left to look into on every level.
     """
 
     feature: Tensor
@@ -50,24 +49,28 @@ class Descent(nn.Module):
         )
         inner = (left != torch.arange(len(left))).nonzero().squeeze(1)
         self.order = torch.cat([root, torch.stack([left[inner], right[inner]], 1).flatten()])
+        if len(self.order) != len(left):
+            raise ValueError("the trees of this model have nodes that are not the child of one node")
         place = torch.empty_like(self.order)
         place[self.order] = torch.arange(len(self.order))
         first = place.clone()  # of a leaf
         first[inner] = place[left[inner]]
-        threshold = threshold.clamp(max=BEYOND)
-        threshold[first == place] = torch.inf
-        copies = feature + torch.where(missing_left, 0, forests[0].inputs)
-        copies[first == place] = 0
-        for name, values in (("feature", copies), ("threshold", threshold), ("first", first)):
-            self.register_buffer(name, values[self.order])
+        leaf, asks_for_gaps = first == place, threshold.isposinf() & ~missing_left
+        copy = torch.where(missing_left | leaf, 0, torch.where(asks_for_gaps, 2, 1))
+        threshold = torch.where(leaf, torch.inf, torch.where(asks_for_gaps, 0.5, threshold))
+        feature = torch.where(leaf, 0, feature) + copy * forests[0].inputs
+        self.register_buffer("feature", feature[self.order])
+        self.register_buffer("threshold", threshold[self.order])
+        self.register_buffer("first", first[self.order])
         self.trees, self.depth = len(root), max(own.depth for own in forests)
 
     def forward(self, x: Tensor) -> Tensor:
-        n, missing = x.shape[0], x.isnan()
-        both = torch.cat([x.masked_fill(missing, -torch.inf), x.masked_fill(missing, torch.inf)], 1)
-        entries = both.flatten()
-        row = (torch.arange(n) * both.shape[1]).unsqueeze(1).expand(-1, self.trees).flatten()
-        node = torch.arange(self.trees).unsqueeze(0).expand(n, -1).flatten()
+        n, missing, device = x.shape[0], x.isnan(), x.device
+        low, high = (x.masked_fill(missing, end) for end in (-torch.inf, torch.inf))
+        copies = torch.cat([low, high, missing.to(x.dtype)], 1)
+        entries = copies.flatten()
+        row = (torch.arange(n, device=device) * copies.shape[1]).unsqueeze(1).expand(-1, self.trees).flatten()
+        node = torch.arange(self.trees, device=device).unsqueeze(0).expand(n, -1).flatten()
         for _ in range(self.depth):
             entry = entries.index_select(0, self.feature.index_select(0, node) + row)
             beyond = entry > self.threshold.index_select(0, node)
