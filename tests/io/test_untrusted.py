@@ -267,6 +267,21 @@ def test_damaged_tables(ending: str, tmp_path: Path) -> None:
         refused_or_read(lambda: read_table(path).to_pylist(), ValueError, names=path.name)
 
 
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_text_that_is_no_utf8_is_refused_with_the_name_of_its_file(ending: str, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from duogp.tables.files import read_chunks, write_table
+
+    offsets, text = np.array([0, 2, 4], dtype=np.int32), b"ok\xdcx"
+    column = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+    path = tmp_path / f"names.{ending}"
+    write_table(pa.table({"name": column, "y": [1.0, 2.0]}), path)
+    with pytest.raises(ValueError, match=path.name):
+        read_table(path)
+    with pytest.raises(ValueError, match=path.name):
+        list(read_chunks(path, {"y": pa.float64()}, keep=["name"]))
+
+
 # -- links ---------------------------------------------------------------------------------------------------
 
 

@@ -81,7 +81,7 @@ def read_table(path: str | Path, *, text: Iterable[str] = (), form: TextForm = P
         if kind == "parquet":
             with arrow("parquet").ParquetFile(str(path)) as file:
                 require_moderate_width(len(file.schema_arrow), repr(str(path)))
-            return arrow("parquet").read_table(str(path), partitioning=None)
+            return _sound(arrow("parquet").read_table(str(path), partitioning=None))
         if kind == "arrow":
             with _arrow_reader(path) as reader:
                 return _sound(reader.read_all())
@@ -165,7 +165,7 @@ def _batches(
     """The schema of an open file, and its batches of rows with all or some columns."""
     if kind == "parquet":
         with arrow("parquet").ParquetFile(str(path)) as file:
-            yield file.schema_arrow, file.iter_batches(batch_size=rows, columns=columns)
+            yield file.schema_arrow, map(_sound, file.iter_batches(batch_size=rows, columns=columns))
     elif kind == "arrow":
         with _arrow_reader(path) as reader:
             is_file = hasattr(reader, "num_record_batches")
@@ -236,9 +236,10 @@ def _delimiter(head: bytes) -> str:
 
 
 def _sound(rows: Any) -> Any:
-    """A table or batch of an Arrow file, whose buffers are what they claim to be.
+    """A table or batch of an Arrow or Parquet file, whose buffers are what they claim to be.
 
-    The format is memory as it lies: a wrong offset would be followed to wherever it points.
+    Arrow's format is memory as it lies: a wrong offset would be followed to wherever it points. Text of
+    Parquet files is not looked at when it is read: what is no UTF-8 would fail later, without a file's name.
     """
     rows.validate(full=True)
     return rows
