@@ -41,7 +41,7 @@ from components import (
     regression_settings,
     shades_of,
 )
-from drawing import IMAGES, RESULTS, common_legend, read_json, rounded, save, tidy, write_json
+from drawing import IMAGES, RESULTS, common_legend, keep_part, rounded, save, tidy
 from duogp.bench.provenance import stamp
 from duogp.plots import BLUE, GREEN, INK, ORANGE, VERMILION
 from duogp.posterior.gp import GP
@@ -57,7 +57,7 @@ GAP = (-0.5, 1.5)
 def keep(part: str, content: dict[str, Any]) -> None:
     """Replace a part of the stored file."""
     about = {"alpha": ALPHA, "beta": BETA, **stamp("cpu")}
-    write_json(STORE, read_json(STORE) | {part: about | {"methods": content}})
+    keep_part(STORE, part, about | {"methods": content})
 
 
 def title_of(variant: Variant) -> str:

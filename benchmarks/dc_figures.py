@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import ndtri
 
 import duogp
-from drawing import IMAGES, RESULTS, common_legend, read_json, rounded, save, tidy, write_json
+from drawing import IMAGES, RESULTS, common_legend, keep_part, read_json, rounded, save, tidy
 from duogp.bench.provenance import stamp
 from duogp.bench.results import Results, Row
 from duogp.bench.suite import load_suite
@@ -37,7 +37,7 @@ TOY_STEPS, TOY_SEEDS = 2000, (0, 1, 2)
 
 def keep(part: str, content: Any) -> None:
     """Replace a part of the stored file."""
-    write_json(STORE, read_json(STORE) | {part: content})
+    keep_part(STORE, part, content)
 
 
 # -- one column ---------------------------------------------------------------------------------------------

@@ -36,6 +36,11 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     os.replace(part, path)
 
 
+def keep_part(path: Path, part: str, content: Any) -> None:
+    """Replace a part of a stored file."""
+    write_json(path, read_json(path) | {part: content})
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The content of a file; nothing where there is none."""
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

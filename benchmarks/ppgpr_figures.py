@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau, rankdata
 
 import duogp
-from drawing import IMAGES, RESULTS, common_legend, read_json, rounded, save, tidy, write_json
+from drawing import IMAGES, RESULTS, common_legend, keep_part, rounded, save, tidy
 from duogp.bench.provenance import stamp
 from duogp.bench.results import Results, Row
 from duogp.bench.suite import Suite, load_suite
@@ -42,7 +42,7 @@ METRICS = {"nll": "test NLL", "rmse": "test RMSE", "crps": "CRPS", "noise_share"
 
 def keep(part: str, content: Any) -> None:
     """Replace a part of the stored file."""
-    write_json(STORE, read_json(STORE) | {part: content})
+    keep_part(STORE, part, content)
 
 
 # -- Figure 1 ----------------------------------------------------------------------------------------------

@@ -28,8 +28,7 @@ class Descent(nn.Module):
     There are three copies of the rows, and ``feature`` points into the one that sends a missing entry where
     the node does: it is −∞ in the first, ∞ in the second, and the third says whether it is missing, for
     nodes that ask nothing else (a threshold of ∞). A leaf is its own first child, with a threshold that
-    nothing exceeds.
-    Of the nodes' five vectors three are left to look into on every level.
+    nothing exceeds. Of the nodes' five vectors three are left to look into on every level.
     """
 
     feature: Tensor
