@@ -332,7 +332,7 @@ def choose_rate(
             start = time.perf_counter()
             gp = stream(contestant, inner, rate, iterations, options)
             score = float(np.mean(errors(gp, validation)))
-            row = store.add(own | {"nmse": score, "seconds": time.perf_counter() - start})
+            row = store.add(own | {"nmse": score, "seconds": time.perf_counter() - start, **stamp()})
             print(f"{key['data']} {key['method']}: rate {rate} has {score:.4f}", flush=True)
         scores[rate] = row["nmse"]
     return min(scores, key=lambda rate: scores[rate] if math.isfinite(scores[rate]) else math.inf)

@@ -10,6 +10,7 @@ import pytest
 from duogp.bench import numerics, run_cell
 from duogp.bench.numerics import Ledger, numerics_at, numerics_version, version_of
 from duogp.bench.provenance import changed_defaults, configuration, resolved, staleness, stamp, tree_state
+from duogp.bench.rooms import room_hashes
 
 MODULE = '"""About."""\nimport math\n\n\ndef f(x):\n    """Twice."""\n    return 2 * x  # why\n'
 
@@ -75,6 +76,19 @@ def test_a_row_with_a_clean_commit_has_the_rooms_of_it(suite, stub, monkeypatch)
     at["abc"] = modules | {"kernels/base.py": "another kernel"}
     assert staleness(old, Ledger()) == ["numerics changed: core"]
     assert staleness(old | {"dirty": True}, Ledger()) == ["numerics changed"]
+
+
+def test_a_row_of_many_methods_depends_on_all_rooms(monkeypatch):
+    modules = dict(numerics.module_hashes())
+    at = {"abc": modules}
+    monkeypatch.setattr("duogp.bench.provenance.module_hashes_at", at.get)
+    row = {"numerics": "0" * 16, "commit": "abc", "dirty": False}
+    assert staleness(row, Ledger()) == []
+    at["abc"] = modules | {"fitting/race.py": "another race"}
+    assert staleness(row, Ledger()) == ["numerics changed: auto"]
+    then, now = (room_hashes(each)["auto"] for each in (at["abc"], modules))
+    assert staleness(row, Ledger((frozenset({f"auto:{then}", f"auto:{now}"}),))) == []
+    assert staleness(row | {"commit": "unknown"}, Ledger()) == ["numerics changed"]
 
 
 def test_a_row_from_before_has_no_provenance():

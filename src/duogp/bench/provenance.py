@@ -16,7 +16,7 @@ from typing import Any
 
 from duogp.bench import measure
 from duogp.bench.numerics import REPOSITORY, Ledger, module_hashes_at, numerics_at, numerics_version
-from duogp.bench.rooms import FitTraits, changed_rooms, room_hashes, versions_of
+from duogp.bench.rooms import FitTraits, changed_rooms, room_hashes, rooms_now, versions_of
 from duogp.bench.suite import RUNNER_SETTINGS, Cell, canonical_json
 
 #: Settings that belong to the run, not to the result: no part of what is resolved.
@@ -144,9 +144,13 @@ def staleness(row: Mapping[str, Any], ledger: Ledger) -> list[str]:
 
 
 def _changed_rooms(row: Mapping[str, Any], commit: str | None, ledger: Ledger) -> list[str] | None:
-    """The rooms of a row's fit that changed since; None where it is not known what they were."""
+    """The rooms of a row's fit that changed since; None where it is not known what they were.
+
+    A row without a method (of a script that fits several) depends on all rooms.
+    """
     if "method" not in row or "resolved" not in row:
-        return None
+        modules = None if commit is None else module_hashes_at(commit)
+        return None if modules is None else changed_rooms(room_hashes(modules), rooms_now(), ledger)
     classifies = str(row.get("data")).startswith("classification/")
     fit = FitTraits(str(row["method"]), row["resolved"], str(row.get("device", "cpu")), classifies)
     then = row.get("rooms")
