@@ -45,6 +45,9 @@ FEWEST_STEPS, CHECK_EVERY = 10, 5
 FEWEST_WHOLE_STEPS, CHECK_WHOLE_EVERY = 4, 1
 #: Of the weights of networks, unless the user says otherwise.
 WEIGHT_DECAY = 1e-4
+#: Looks at the validation rows without improvement before training ends. Networks train in noisy steps; those
+#: of L-BFGS are long, and validation NLL may fall again after a hundred of them in which it rose.
+PATIENCE, LONG_PATIENCE = 10, 40
 
 
 def make_training(
@@ -66,6 +69,7 @@ def make_training(
     if rests:
         rate = DEEP_RATE if method.is_deep else PLATEAU_RATE
     natural = settings.natural_rate or NATURAL_RATE[likelihood.is_log_concave]
+    patience = LONG_PATIENCE if newton or method.has_network else PATIENCE
     return TrainingPlan(
         epochs=settings.epochs or epochs,
         learning_rate=settings.learning_rate or rate,
@@ -73,7 +77,7 @@ def make_training(
             settings.schedule or ("cosine" if closed else "plateau" if rests else "multistep")
         ),
         evaluate_every=settings.evaluate_every or every,
-        patience=(settings.patience or (40 if method.has_network else 10)) if early else None,
+        patience=(settings.patience or patience) if early else None,
         restore_best=early,
         check_every=10 if closed else 50,
         natural_rate=natural if solver == "natural" else None,

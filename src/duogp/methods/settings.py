@@ -214,7 +214,7 @@ class Settings(CheckedSettings):
     schedule: Any = None  #: "constant", "multistep", "cosine", "plateau" or a function of the fraction done
     validation_fraction: Annotated[float | None, SHARE] = None
     early_stopping: bool | None = None
-    patience: int | None = None  #: evaluations without improvement before stopping: 10, 40 with networks
+    patience: int | None = None  #: looks without improvement before stopping: 10, 40 with networks or L-BFGS
     refit: bool = True  #: closed form: rows held out come back for the final q(u)
     evaluate_every: int | None = None  #: epochs between looks at the validation rows
     standardize: bool | Literal["minmax", "cube"] = True  #: "minmax": inputs in [−1, 1]; "cube": from
