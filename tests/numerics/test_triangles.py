@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from duogp.numerics.factorisation import lower_root_of_inverse
 from duogp.numerics.triangles import by_doubling, by_substitution, inverse_of_lower
 from helpers.devices import eye, placed
 
@@ -23,6 +24,30 @@ def test_by_doubling_is_by_substitution(M: int, batch: tuple[int, ...]) -> None:
     torch.testing.assert_close(found, by_substitution(L), rtol=1e-11, atol=1e-13)
     torch.testing.assert_close(found, found.tril())
     torch.testing.assert_close(L, before)
+
+
+@pytest.mark.parametrize("M", [7, 65, 130])
+def test_the_gradient_by_doubling_is_that_by_substitution(M: int) -> None:
+    generator = torch.Generator().manual_seed(M)
+    X = placed(torch.randn(2, M, 2 * M, generator=generator, dtype=torch.float64))
+    weights = placed(torch.randn(2, M, M, generator=generator, dtype=torch.float64))
+    L = torch.linalg.cholesky(X @ X.mT).requires_grad_()
+    (found,) = torch.autograd.grad((weights * by_doubling(L)).sum(), L)
+    (expected,) = torch.autograd.grad((weights * by_substitution(L)).sum(), L)
+    torch.testing.assert_close(found, expected.tril(), rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("M", [20, 100])
+def test_the_root_of_an_inverse_has_a_gradient(M: int) -> None:
+    """Of tr R Rᵀ = tr P⁻¹: −P⁻²."""
+    generator = torch.Generator().manual_seed(M)
+    X = placed(torch.randn(3, M, 2 * M, generator=generator, dtype=torch.float64))
+    P = (X @ X.mT / M).requires_grad_()
+    root, info = lower_root_of_inverse(P)
+    assert not info.any()
+    (found,) = torch.autograd.grad(root.square().sum(), P)
+    inverse = torch.linalg.inv(P.detach())
+    torch.testing.assert_close(found + found.mT, -2 * inverse @ inverse, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("jitter", [1e-6, 1e-8, 1e-12])
