@@ -5,6 +5,9 @@
     python benchmarks/ledger.py COMMIT --write            and append them to benchmarks/numerics.toml
     python benchmarks/ledger.py COMMIT --record FILE      with numbers that same_digits recorded at COMMIT
     python benchmarks/ledger.py COMMIT --distances FILE   with those of `same_digits compare --distances-to`
+    python benchmarks/ledger.py COMMIT --meant CASE --because WHY
+                                                          leave a case out that was meant to differ; the
+                                                          entries say so
 
 COMMIT is the one that the rows in question were made with. A room of the numerics (`duogp.bench.rooms`) that
 changed since then is "shown equal" where no case that runs through it differs by more than the tolerance. A
@@ -138,9 +141,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--record", type=Path, help="numbers of that commit, by same_digits record")
     parser.add_argument("--distances", type=Path, help="written by same_digits compare --distances-to")
     parser.add_argument("--only", action="append", default=[], help="cases with this text (repeatable)")
+    parser.add_argument(
+        "--meant", action="append", default=[], help="a case that differs as it should: left out (repeatable)"
+    )
+    parser.add_argument("--because", help="why, for the entries; rows that it changes are to be made again")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--write", action="store_true", help=f"append the entries to {LEDGER.name}")
     options = parser.parse_args(arguments)
+    if bool(options.meant) != (options.because is not None):
+        parser.error("--meant and --because belong together")
     changed, then, now = changed_since(options.commit, Ledger.read())
     if not changed:
         print(f"no room changed since {options.commit}: nothing to decide")
@@ -152,7 +161,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = measure(options.commit, options.record, options.jobs, options.only)
     import same_digits
 
-    verdict = decide(changed, case_rooms(same_digits.fits()), found["distances"], found["tolerance"])
+    distances = found["distances"]
+    if unknown := [case for case in options.meant if case not in distances]:
+        parser.error(f"--meant: no cases {', '.join(unknown)}")
+    distances = {case: value for case, value in distances.items() if case not in options.meant}
+    verdict = decide(changed, case_rooms(same_digits.fits()), distances, found["tolerance"])
     for room, cases in verdict.blamed.items():
         print(f"STALE  {room}: {len(cases)} cases differ: {', '.join(cases)}")
     for room in verdict.unseen:
@@ -160,6 +173,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commit, dirty = tree_state()
     at = f"{commit}{'+' if dirty else ''}, {datetime.now(UTC).date()}"
     what = f"benchmarks/ledger.py {options.commit} at {at}"
+    if options.meant:
+        what += f", without {', '.join(options.meant)} ({options.because})"
     text = entries(verdict, then, now, what)
     print(text or "\nno entry")
     if options.write and text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 import tomllib
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from duogp.bench.numerics import LEDGER, Ledger
-from duogp.bench.rooms import CORE, ROOMS
+from duogp.bench.rooms import CORE, ROOMS, rooms_now
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 CASES = {"svgp": ["core"], "exact": ["core", "exact"], "dc": ["core", "conditional"]}
@@ -65,3 +66,19 @@ def test_cases_run_through_every_room_that_a_cpu_has(script):
 
 def test_the_stored_ledger_can_be_read():
     assert Ledger.read(LEDGER).groups
+
+
+def test_a_case_that_was_meant_to_differ_is_left_out_and_named(script, tmp_path, monkeypatch, capsys):
+    then = dict.fromkeys(rooms_now(), "0" * 10)
+    monkeypatch.setattr(script, "changed_since", lambda *_: (["core"], then, rooms_now()))
+    found = tmp_path / "distances.json"
+    distances = {"pol/svgp": 0.0, "pol/dcsvgp": 1.0}
+    found.write_text(json.dumps({"distances": distances, "tolerance": 1e-6}))
+    given = ["abc", "--distances", str(found)]
+    assert script.main(given) == 1
+    assert "STALE  core" in capsys.readouterr().out
+    assert script.main([*given, "--meant", "pol/dcsvgp", "--because", "another patience"]) == 0
+    assert "without pol/dcsvgp (another patience): 1 cases" in capsys.readouterr().out
+    for wrong in (["--meant", "pol/dcsvgp"], ["--meant", "pol/none", "--because", "?"]):
+        with pytest.raises(SystemExit):
+            script.main([*given, *wrong])
