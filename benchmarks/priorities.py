@@ -2,6 +2,7 @@
 
     python benchmarks/priorities.py run --time-limit 540 --workers 6 --results-dir FOLDER
     python benchmarks/priorities.py collect FOLDER        append what FOLDER holds to the suites' results
+    python benchmarks/priorities.py tidy                  drop rows that later ones of the same cells replaced
     python benchmarks/priorities.py status                what each step has, lacks, and would take
     python benchmarks/priorities.py run --file benchmarks/priorities_cpu.toml --device cpu --workers 9 ...
 
@@ -35,9 +36,9 @@ from pathlib import Path
 from typing import Any
 
 from duogp.bench.measure import resolve_device
-from duogp.bench.results import Results, Row, append
+from duogp.bench.results import Results, Row, append, rewrite
 from duogp.bench.runner import Job, describe, jobs, run_job
-from duogp.bench.status import is_stale
+from duogp.bench.status import every_suite, is_stale
 from duogp.bench.suite import Cell, load_suite
 from duogp.bench.workers import run_in_processes
 from job_times import Clock
@@ -312,6 +313,17 @@ def collect(options: argparse.Namespace) -> int:
     return 0
 
 
+def tidy(options: argparse.Namespace) -> int:
+    """Leave one row of every cell in the suites' results: numbers of pages are looked up there."""
+    for suite in every_suite():
+        found = Results.read(suite.results)
+        kept = found.current()
+        if len(kept) < len(found.rows):
+            rewrite(suite.results, kept)
+            print(f"{suite.name}: {len(found.rows) - len(kept)} rows of {len(found.rows)} were replaced")
+    return 0
+
+
 def status(options: argparse.Namespace) -> int:
     """One line for each step: finished cells of all, and the seconds the others would take on a device."""
     steps = read_steps(options.file, options.steps)
@@ -356,6 +368,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     collects = commands.add_parser("collect", help="append the rows of a folder to the suites' results")
     collects.add_argument("folder", type=Path)
     collects.set_defaults(command=collect)
+    tidies = commands.add_parser("tidy", help="drop rows that later ones of the same cells replaced")
+    tidies.set_defaults(command=tidy)
     options = parser.parse_args(arguments)
     if getattr(options, "stale", False) and options.since:
         parser.error("--since leaves old rows aside, --stale looks for them: give one of the two")

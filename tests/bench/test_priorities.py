@@ -113,6 +113,17 @@ def test_collect_sorts_rows_into_the_suites_files_once(priorities, two_suites, t
         assert row["suite"] == name
 
 
+def test_tidy_leaves_one_row_of_every_cell(priorities, two_suites, tmp_path, capsys):
+    suite = load_suite("first")
+    cell, other = suite.cells()[:2]
+    for each, number in ((cell, 1), (other, 2), (cell, 3)):
+        append(suite.results, row_of(each) | {"number": number})
+    for told in ("first: 1 rows of 3 were replaced\n", ""):
+        assert priorities.main(["tidy"]) == 0
+        assert capsys.readouterr().out == told
+        assert [row["number"] for row in Results.read(suite.results).rows] == [2, 3]
+
+
 def test_rows_from_before_a_time_do_not_count(priorities, two_suites, tmp_path):
     for cell in load_suite("first").cells():
         append(load_suite("first").results, row_of(cell) | {"finished": "2026-01-01T00:00:00+00:00"})

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from duogp.bench import Results
-from duogp.bench.results import append
+from duogp.bench.results import append, rewrite
 from helpers.bench_suite import fake_row
 
 
@@ -22,6 +22,23 @@ def test_a_torn_last_line_is_ignored_and_closed(suite, results):
     assert len(Results.read(results).rows) == 1
     append(results, fake_row(cells[1], "cpu"))
     assert Results.read(results).missing(cells[:3]) == [cells[2]]
+
+
+def test_one_row_of_every_cell_is_current(results):
+    rows = [
+        {"hash": "a", "status": "ok", "n": 0},
+        {"hash": "b", "status": "failed", "n": 1},
+        {"hash": "a", "status": "ok", "n": 2},
+        {"hash": "a", "status": "failed", "n": 3},
+        {"hash": "b", "status": "failed", "n": 4},
+    ]
+    for row in rows:
+        append(results, row)
+    found = Results.read(results).current()
+    assert [row["n"] for row in found] == [2, 4]
+    rewrite(results, found)
+    assert Results.read(results).rows == found
+    assert [path.name for path in results.parent.iterdir()] == [results.name]
 
 
 def test_several_writers_do_not_mix_their_rows(results):

@@ -91,6 +91,11 @@ class Results:
         """The latest row of a cell whose rows all failed."""
         return None if cell.hash in self._ok else self._last.get(cell.hash)
 
+    def current(self) -> list[Row]:
+        """The rows that count, in their order: the latest successful one of every cell, or else its last."""
+        kept = {id(self._ok.get(hash_, last)) for hash_, last in self._last.items()}
+        return [row for row in self.rows if id(row) in kept]
+
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
         """The cells without a successful row, in their order."""
         return [cell for cell in cells if cell.hash not in self._ok]
@@ -111,6 +116,15 @@ def append(path: str | Path, row: Row) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def rewrite(path: str | Path, rows: Iterable[Row]) -> None:
+    """Put rows in place of a file's, whole or not at all."""
+    part = Path(path).with_suffix(".part")
+    part.unlink(missing_ok=True)
+    for row in rows:
+        append(part, row)
+    os.replace(part, path)
 
 
 def finite(value: Any) -> Any:
