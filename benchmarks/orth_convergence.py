@@ -12,6 +12,7 @@ that end within 1e-3 nats of it the one that came near the optimum first.
     python benchmarks/orth_convergence.py                 run what is missing, then draw docs/images/...
     python benchmarks/orth_convergence.py --no-figure     where there is no matplotlib
     python benchmarks/orth_convergence.py --figure-only   draw what is stored
+    python benchmarks/orth_convergence.py --confirm FILES compare runs made again with the stored ones
     python benchmarks/orth_convergence.py --quick         tiny tables, few iterations, nothing stored
 
 Features of fixed points do not change, so they are computed once; a step is what depends on q.
@@ -509,9 +510,7 @@ class Store:
         return entry
 
     def has(self, entry: dict[str, Any], label: str, rates: Rates) -> bool:
-        return any(
-            (r["label"], r["learning_rate"], r["natural_rate"]) == (label, *rates) for r in entry["runs"]
-        )
+        return any(rates_of(run) == (label, *rates) for run in entry["runs"])
 
     def save(self) -> None:
         """Whole or not at all: a run may be killed at any moment."""
@@ -520,11 +519,45 @@ class Store:
         self.content["summary"] = {
             name: summary(entry) for name, entry in self.content["experiments"].items() if entry["runs"]
         }
+        self.content.pop("confirmed", None)
+        self.write()
+
+    def write(self) -> None:
+        """The content as it is."""
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             part = self.path.with_suffix(".part")
             part.write_text(as_text(self.content), encoding="utf-8")
             os.replace(part, self.path)
+
+
+def confirm(content: dict[str, Any], again: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """How far runs that were made again are from the stored ones, and the stamp of the oldest of them.
+
+    A pair is compared at the last iteration that both have, in nats per datum.
+    """
+    distances = []
+    for other in again:
+        for name, entry in other["experiments"].items():
+            runs = {rates_of(run): run for run in content["experiments"][name]["runs"]}
+            for run in entry["runs"]:
+                here, there = dict(runs[rates_of(run)]["points"]), dict(run["points"])
+                last = max(here.keys() & there.keys())
+                distances.append(abs(here[last] - there[last]))
+    first = min(again, key=lambda other: str(other["finished"]))
+    provenance = ("commit", "dirty", "numerics", "versions", "finished", "device")
+    return {
+        "runs": len(distances),
+        "of": sum(len(entry["runs"]) for entry in content["experiments"].values()),
+        "within": {f"{limit:g}": sum(d <= limit for d in distances) for limit in (1e-5, 1e-3)},
+        "worst": number(max(distances)),
+        **{key: first[key] for key in provenance},
+    }
+
+
+def rates_of(run: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells one run of an experiment from another."""
+    return run["label"], run["learning_rate"], run["natural_rate"]
 
 
 def as_text(content: dict[str, Any]) -> str:
@@ -683,6 +716,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--no-figure", action="store_true")
     what.add_argument("--figure-only", action="store_true")
+    what.add_argument(
+        "--confirm", type=Path, nargs="+", metavar="FILE", help="runs made again, of this command's --output"
+    )
     options = parser.parse_args(arguments)
 
     iterations = options.iterations or (40 if options.quick else 20_000)
@@ -692,6 +728,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stored = Store(output, options.device)
     if options.figure_only:
         draw(stored.content, options.figure)
+        return 0
+    if options.confirm:
+        again = [json.loads(path.read_text(encoding="utf-8")) for path in options.confirm]
+        stored.content["confirmed"] = found = confirm(stored.content, again)
+        stored.write()
+        print(f"{found['runs']} of {found['of']} runs again: the worst is {found['worst']:.1e} away")
         return 0
     deadline = Deadline(options.time_limit)
     asked = options.experiments.split(",")

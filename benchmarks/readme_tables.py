@@ -90,13 +90,12 @@ def calibration() -> str:
     lines = []
     for label, rows in found.items():
         means = [sum(row["metrics"][name] for row in rows) / len(rows) for name in module.COLUMNS]
-        seconds = sum(row["seconds"]["fit"] for row in rows) / len(rows)
-        lines.append([label, *(f"{mean:.3f}".replace("-", "−") for mean in means), f"{seconds:.0f}"])
+        lines.append([label, *(f"{mean:.3f}".replace("-", "−") for mean in means)])
     every = [row for rows in found.values() for row in rows]
     devices = ", ".join(sorted({str(row["device_name"]) for row in every}))
     size = f"{every[0]['n_train']:,} training and {every[0]['n_test']:,} test rows"
     splits = max(len(rows) for rows in found.values())
-    parts = [markdown(["", *module.COLUMNS.values(), "fit, s"], lines)]
+    parts = [markdown(["", *module.COLUMNS.values()], lines)]
     parts.append(f"{size}, {splits} split{'s' * (splits > 1)}; {devices}, float32.")
     if module.FIGURE.exists():
         parts.append(f"![z-scores of deep regressors](images/{module.FIGURE.name})")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 from duogp.bench.claims import CLAIMS, FAILS, HOLDS, OPEN, Decision, decide, load_claims
-from duogp.bench.experiments import load_experiments, state
+from duogp.bench.experiments import load_experiments, state, stored
 from duogp.bench.rerun import describe, latest
 from duogp.bench.status import counts, every_suite, states
 from duogp.bench.verdicts import judge
@@ -87,15 +88,29 @@ def with_state(make: Callable[[], str], *names: str) -> Callable[[], str]:
     def block() -> str:
         known = {each.name: each for each in load_experiments()}
         parts = []
+        again = ""
         for name in names:
             rows, fresh = state(known[name])
+            for row in stored(known[name].path):
+                if isinstance(row, dict) and "confirmed" in row:
+                    again += f"\n\n{confirmation(row['confirmed'])}"
             if rows > fresh:
                 what = "heads of times" if known[name].speed else "rows"
                 parts.append(f"{rows - fresh} of {rows} {what} in `{known[name].results}`")
         stale = f"\n\n**Stale**: {', '.join(parts)} (other numerics or no provenance)." if parts else ""
-        return make() + stale
+        return make() + again + stale
 
     return block
+
+
+def confirmation(found: Mapping[str, Any]) -> str:
+    """What runs that were made again say of the stored ones."""
+    near = " and ".join(f"{count} to {limit}" for limit, count in found["within"].items())
+    where = f"at {found['commit']} ({found['device']})"
+    return (
+        f"{found['runs']} of the {found['of']} runs were made again {where}: {near} nats per datum, "
+        f"the worst to {found['worst']:.4f}; the others are from before provenance was stored."
+    )
 
 
 def tables() -> str:

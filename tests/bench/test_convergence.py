@@ -39,6 +39,12 @@ def test_convergence_runs_resumes_and_knows_the_optimum(convergence, tmp_path, c
     assert joint["gap"] == pytest.approx(0, abs=1e-5) and 0 < joint["iterations_to_near"] < 10
     assert found["methods"]["HYBRID"]["runs"] == 2
     assert all(run["points"][-1] == [run["iterations"], run["final"]] for run in entry["runs"])
+    again = tmp_path / "again.json"
+    assert convergence.main([*call, "--methods", "COUPLEDNAT", "--output", str(again)]) == 0
+    assert convergence.main([*call, "--confirm", str(again)]) == 0
+    confirmed = json.loads(output.read_text())["confirmed"]
+    assert (confirmed["runs"], confirmed["of"]) == (1, len(entry["runs"]))
+    assert confirmed["worst"] < 1e-6 and confirmed["numerics"] == content["numerics"]
     with pytest.raises(SystemExit, match="other settings"):
         convergence.main([*call, "--iterations", "30"])
     pytest.importorskip("matplotlib").use("Agg")

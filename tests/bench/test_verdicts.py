@@ -83,6 +83,13 @@ def test_rows_of_experiments_are_stale_without_a_stamp(tmp_path, monkeypatch):
     assert len(list(stamps([{"parts": [stamp(), {"x": 1}]}]))) == 1
 
 
+def test_a_row_is_judged_by_the_runs_that_confirmed_it():
+    experiment = Experiment("some", "python some.py", "some.json", "what")
+    assert experiment.staleness({"versions": {}})
+    assert not experiment.staleness({"versions": {}, "confirmed": stamp() | {"runs": 2, "of": 5}})
+    assert experiment.staleness(stamp() | {"confirmed": {"runs": 2, "of": 5}})
+
+
 def test_rows_of_peers_and_of_a_method_depend_on_no_other_code():
     loops = Experiment("some", "", "", "", contestant="model", peers=("theirs",), method="exact")
     assert not loops.staleness({"model": "theirs"})

@@ -46,11 +46,16 @@ class Experiment:
         return REPOSITORY / "benchmarks" / "results" / self.results
 
     def staleness(self, row: Mapping[str, Any]) -> list[str]:
-        """The reasons why a row may not be what would be measured today; none for a fresh row."""
+        """The reasons why a row may not be what would be measured today; none for a fresh row.
+
+        A row of many runs of which a sample was made again, and agreed, is judged by those: ``confirmed`` is
+        their stamp, beside how many they were and how near.
+        """
         from duogp.methods import METHODS  # here, because it imports torch
 
         if self.contestant and row.get(self.contestant) in self.peers:
             return []
+        row = row.get("confirmed", row)
         method = str(row.get("method") or self.method)
         if "resolved" not in row and method in METHODS:
             row = {**row, "method": method, "resolved": resolved(method, {})}
