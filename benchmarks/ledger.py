@@ -14,9 +14,10 @@ changed since then is "shown equal" where no case that runs through it differs b
 case that differs is held against the changed room of it that the fewest cases run through; that room gets no
 entry, so that rows which depend on it stay stale, and cases that run through it say nothing about others.
 Where no case is left that runs through a room (float32 predictions), there is no entry either. The cases run
-on a CPU, on 2,000 rows and for 20 steps: what code does on a GPU alone, or on large tables alone, they do not
-see; `duogp bench rerun` on that device does. Those named "auto small" depend on the clock. Five minutes on
-two free cores.
+on a CPU, on 2,000 rows and for 20 steps: what code does on a GPU alone, on large tables or after many steps
+alone, they do not see; `duogp bench rerun` on that device does. A case that --meant leaves out says that
+there is such code: name the rows that it changes, and make them again. Those named "auto small" depend on the
+clock. Five minutes on two free cores.
 """
 
 from __future__ import annotations

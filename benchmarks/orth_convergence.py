@@ -523,7 +523,7 @@ class Store:
         self.write()
 
     def write(self) -> None:
-        """The content as it is."""
+        """The content, written as it stands."""
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             part = self.path.with_suffix(".part")
@@ -534,19 +534,31 @@ class Store:
 def confirm(content: dict[str, Any], again: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """How far runs that were made again are from the stored ones, and the stamp of the oldest of them.
 
-    A pair is compared at the last iteration that both have, in nats per datum.
+    A pair is compared at the last iteration that both have, in nats per datum. A run that is further away
+    than `NEAR` confirms nothing, and is an error.
     """
-    distances = []
+    distances: list[float] = []
+    shares: list[float] = []  # of the stored run's iterations that a run made again has
     for other in again:
         for name, entry in other["experiments"].items():
             runs = {rates_of(run): run for run in content["experiments"][name]["runs"]}
             for run in entry["runs"]:
-                here, there = dict(runs[rates_of(run)]["points"]), dict(run["points"])
+                if (known := runs.get(rates_of(run))) is None:
+                    raise SystemExit(f"{name}, {rates_of(run)} is not stored: it confirms nothing")
+                here, there = dict(known["points"]), dict(run["points"])
                 last = max(here.keys() & there.keys())
+                shares.append(last / known["iterations"])
                 distances.append(abs(here[last] - there[last]))
+                if not distances[-1] <= NEAR:
+                    raise SystemExit(
+                        f"{name}, {rates_of(run)} differs by {distances[-1]:.2g}: run it all again"
+                    )
+    if not distances:
+        raise SystemExit("there are no runs to compare with")
     first = min(again, key=lambda other: str(other["finished"]))
     provenance = ("commit", "dirty", "numerics", "versions", "finished", "device")
     return {
+        "to_the_end": sum(share == 1 for share in shares),
         "runs": len(distances),
         "of": sum(len(entry["runs"]) for entry in content["experiments"].values()),
         "within": {f"{limit:g}": sum(d <= limit for d in distances) for limit in (1e-5, 1e-3)},

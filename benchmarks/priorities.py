@@ -314,7 +314,7 @@ def collect(options: argparse.Namespace) -> int:
 
 
 def tidy(options: argparse.Namespace) -> int:
-    """Leave one row of every cell in the suites' results: numbers of pages are looked up there."""
+    """Suites' results without rows that later ones of the same cell replaced."""
     for suite in every_suite():
         found = Results.read(suite.results)
         kept = found.current()

@@ -83,7 +83,7 @@ def reruns() -> str:
 
 
 def with_state(make: Callable[[], str], *names: str) -> Callable[[], str]:
-    """A block of experiments, with a sentence about stale rows behind it."""
+    """A block of experiments, with sentences about runs that confirm it and about stale rows behind it."""
 
     def block() -> str:
         known = {each.name: each for each in load_experiments()}
@@ -108,8 +108,8 @@ def confirmation(found: Mapping[str, Any]) -> str:
     near = " and ".join(f"{count} to {limit}" for limit, count in found["within"].items())
     where = f"at {found['commit']} ({found['device']})"
     return (
-        f"{found['runs']} of the {found['of']} runs were made again {where}: {near} nats per datum, "
-        f"the worst to {found['worst']:.4f}; the others are from before provenance was stored."
+        f"{found['runs']} of the {found['of']} runs were made again {where}, {found['to_the_end']} of them "
+        f"to the same last iteration: {near} nats per datum, the worst to {found['worst']:.4f}."
     )
 
 

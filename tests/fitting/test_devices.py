@@ -50,6 +50,17 @@ def test_a_fit_goes_there_by_itself_and_predicts_arrays(method: str) -> None:
 
 
 @pytest.mark.usefixtures("product_default_device")
+@pytest.mark.parametrize("ridge", ["printed", "kernel", "contracting"])
+def test_ridge_covariances_of_many_columns_and_points_train_there(ridge: str) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 70))
+    y = X[:, 0] + 0.1 * rng.normal(size=150)
+    gp = duogp.fit(X, y, "dsgpc", ridge=ridge, num_inducing=70, num_extra=70, solver="stochastic", steps=3)
+    assert device_of(gp) == BEST
+    assert np.isfinite(gp.predict(X[:5]).std).all()
+
+
+@pytest.mark.usefixtures("product_default_device")
 def test_labels_and_estimators_go_there_too(tmp_path) -> None:
     X, y = table()
     labels = np.where(y > np.median(y), "high", "low")

@@ -48,6 +48,23 @@ def test_a_plan_can_be_printed_and_gives_reasons():
     assert "natural" in poisson and "not Gaussian" in poisson
 
 
+@pytest.mark.parametrize(
+    ("method", "given", "looks"),
+    [
+        ("dcsvgp", {}, 40),  # L-BFGS
+        ("svgp", {"early_stopping": True}, 40),
+        ("svgp", {"early_stopping": True, "optimizer": "adam"}, 10),
+        ("svgp", {"early_stopping": True, "solver": "stochastic"}, 10),
+        ("svgp-dkl", {}, 40),  # a network
+        ("dcsvgp", {"patience": 3}, 3),
+        ("svgp", {}, None),
+    ],
+)
+def test_how_long_validation_rows_are_waited_for(method, given, looks):
+    X, y = table()
+    assert duogp.plan(X, y, method, num_inducing=7, **given).training.patience == looks
+
+
 def test_nothing_is_trained():
     X, y = table()
     calls = []

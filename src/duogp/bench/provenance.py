@@ -146,7 +146,7 @@ def staleness(row: Mapping[str, Any], ledger: Ledger) -> list[str]:
 def _changed_rooms(row: Mapping[str, Any], commit: str | None, ledger: Ledger) -> list[str] | None:
     """The rooms of a row's fit that changed since; None where it is not known what they were.
 
-    A row without a method (of a script that fits several) depends on all rooms.
+    A row without a method or without its resolved settings (of a script that fits several) depends on all.
     """
     if "method" not in row or "resolved" not in row:
         modules = None if commit is None else module_hashes_at(commit)

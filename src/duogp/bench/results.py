@@ -93,7 +93,7 @@ class Results:
 
     def current(self) -> list[Row]:
         """The rows that count, in their order: the latest successful one of every cell, or else its last."""
-        kept = {id(self._ok.get(hash_, last)) for hash_, last in self._last.items()}
+        kept = {id(row) for row in (self._last | self._ok).values()}
         return [row for row in self.rows if id(row) in kept]
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
@@ -119,9 +119,9 @@ def append(path: str | Path, row: Row) -> None:
 
 
 def rewrite(path: str | Path, rows: Iterable[Row]) -> None:
-    """Put rows in place of a file's, whole or not at all."""
+    """A file with these rows instead of its own, whole or not at all, while no other process appends."""
     part = Path(path).with_suffix(".part")
-    part.unlink(missing_ok=True)
+    part.write_bytes(b"")
     for row in rows:
         append(part, row)
     os.replace(part, path)

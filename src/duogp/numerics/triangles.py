@@ -34,7 +34,7 @@ def by_substitution(L: Tensor) -> Tensor:
 
 
 def by_doubling(L: Tensor) -> Tensor:
-    """L⁻¹ [..., M, M] from inverses of diagonal blocks, doubled until one is left; differentiable."""
+    """L⁻¹ [..., M, M] from inverses of diagonal blocks, doubled until one is left; differentiable once."""
     return _Doubling.apply(L)
 
 
