@@ -14,11 +14,13 @@ import argparse
 import ast
 import contextlib
 import copy
+import functools
 import json
 import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -227,9 +229,19 @@ def restored(file: Path) -> Iterator[None]:
         file.write_text(before)
 
 
-def write(path: Path, rows: list[dict[str, Any]], places: int, seed: int) -> None:
-    from duogp.bench.provenance import stamp  # not before the last mutation: forks must import what they test
+@functools.cache
+def provenance() -> dict[str, Any]:
+    """The stamp of the source, by a process of its own: forks must import the library that they test."""
+    command = "import json; from duogp.bench.provenance import stamp; print(json.dumps(stamp()))"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
+
+def write(path: Path, rows: list[dict[str, Any]], places: int, seed: int) -> None:
     files = sorted({row["file"] for row in rows})
     each = {f: [row["noticed"] for row in rows if row["file"] == f] for f in files}
     found = {
@@ -243,7 +255,7 @@ def write(path: Path, rows: list[dict[str, Any]], places: int, seed: int) -> Non
             for row in rows
             if not row["noticed"]
         ],
-        **stamp(),
+        **provenance(),
     }
     path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
