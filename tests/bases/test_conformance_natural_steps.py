@@ -279,6 +279,17 @@ def test_full_natural_steps_climb_to_the_top(case: str, goal: str, likelihood: s
     assert gradient_left(model, batch, natural).max() < 1e-5
 
 
+@pytest.mark.parametrize("case", ["coupled", "orthogonal-joint", "solve-joint"])
+def test_full_natural_steps_arrive_with_a_weighted_kl(case: str) -> None:
+    """β₁ = 0.3 is part of the objective whose gradient they end at zero of."""
+    name, rule = NATURAL[case]
+    model, batch, _ = problem(name, "probit", replicates=SEEDS)
+    model.beta1.fill_(0.3)
+    natural = NaturalGradient(model.basis, model.num_data, 1.0, mean_rule=rule, beta1=model.beta1)
+    climb(model, batch, natural, 40)
+    assert gradient_left(model, batch, natural).max() < 1e-3
+
+
 @pytest.mark.parametrize("case", ["coupled", "orthogonal-joint"])
 def test_counts_may_have_to_go_down_before_they_climb(case: str) -> None:
     """Log-concave is not enough for ρ = 1: e^f has no largest curvature. Steps stay valid, and arrive."""
