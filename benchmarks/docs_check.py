@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
     "README.md",
     "docs/results.md",
+    "docs/which-method.md",
     *(f"docs/families/{name}.md" for name in verdict_tables.FAMILIES),
 )
 #: Pages on which a stale row needs the commit it was made with.
