@@ -35,7 +35,9 @@ def by_substitution(L: Tensor) -> Tensor:
 
 def by_doubling(L: Tensor) -> Tensor:
     """L⁻¹ [..., M, M] from inverses of diagonal blocks, doubled until one is left; differentiable once."""
-    return _Doubling.apply(L)
+    if torch.is_grad_enabled() and L.requires_grad:
+        return _Doubling.apply(L)
+    return _doubled(L)
 
 
 class _Doubling(torch.autograd.Function):
