@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from duogp.disk import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,9 +32,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
     text = re.sub(r"\[[-+\s\d.,eE]*\]", lambda found: " ".join(found[0].split()), text) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    write_atomically(path, text)
 
 
 def keep_part(path: Path, part: str, content: Any) -> None:

@@ -25,7 +25,6 @@ import gc
 import itertools
 import json
 import math
-import os
 import re
 import sys
 import time
@@ -44,6 +43,7 @@ from duogp.bench.measure import device_name
 from duogp.bench.provenance import stamp
 from duogp.data.benchmark import load
 from duogp.data.splits import orth_protocol
+from duogp.disk import write_atomically
 from duogp.errors import NumericalWarning
 from duogp.fitting.build import build_model
 from duogp.inference.closed_form import CollapsedObjective
@@ -526,9 +526,7 @@ class Store:
         """The content, written as it stands."""
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            part = self.path.with_suffix(".part")
-            part.write_text(as_text(self.content), encoding="utf-8")
-            os.replace(part, self.path)
+            write_atomically(self.path, as_text(self.content))
 
 
 def confirm(content: dict[str, Any], again: Sequence[dict[str, Any]]) -> dict[str, Any]:

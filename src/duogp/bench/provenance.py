@@ -149,14 +149,20 @@ def _changed_rooms(row: Mapping[str, Any], commit: str | None, ledger: Ledger) -
     A row without a method or without its resolved settings (of a script that fits several) depends on all.
     """
     if "method" not in row or "resolved" not in row:
-        modules = None if commit is None else module_hashes_at(commit)
-        return None if modules is None else changed_rooms(room_hashes(modules), rooms_now(), ledger)
+        every = _rooms_at(commit)
+        return None if every is None else changed_rooms(every, rooms_now(), ledger)
     classifies = str(row.get("data")).startswith("classification/")
     fit = FitTraits(str(row["method"]), row["resolved"], str(row.get("device", "cpu")), classifies)
     then = row.get("rooms")
-    if then is None and commit is not None and (modules := module_hashes_at(commit)) is not None:
-        then = versions_of(fit, room_hashes(modules))
+    if then is None and (every := _rooms_at(commit)) is not None:
+        then = versions_of(fit, every)
     return None if then is None else changed_rooms(then, versions_of(fit), ledger)
+
+
+def _rooms_at(commit: str | None) -> dict[str, str] | None:
+    """The hash of every room at a commit; None where git does not know it."""
+    modules = None if commit is None else module_hashes_at(commit)
+    return None if modules is None else room_hashes(modules)
 
 
 def _clean_commit(row: Mapping[str, Any]) -> str | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from duogp.bench.suite import Cell
-from duogp.disk import clear_errors
+from duogp.disk import clear_errors, write_atomically
 from duogp.json_files import parse_json
 
 Row = dict[str, Any]
@@ -103,7 +103,7 @@ class Results:
 
 def append(path: str | Path, row: Row) -> None:
     """Append one row with a single write, on the disk when this returns."""
-    line = json.dumps(finite(row), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    line = _line(row)
     with clear_errors(Path(path), "The rows before are safe. Make room; the same run goes on from them"):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -120,11 +120,12 @@ def append(path: str | Path, row: Row) -> None:
 
 def rewrite(path: str | Path, rows: Iterable[Row]) -> None:
     """A file with these rows instead of its own, whole or not at all, while no other process appends."""
-    part = Path(path).with_suffix(".part")
-    part.write_bytes(b"")
-    for row in rows:
-        append(part, row)
-    os.replace(part, path)
+    write_atomically(Path(path), b"".join(map(_line, rows)))
+
+
+def _line(row: Row) -> bytes:
+    """A row as strict JSON, with the end of its line."""
+    return json.dumps(finite(row), ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def finite(value: Any) -> Any:
