@@ -13,6 +13,7 @@ from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import batched
 from duogp.variational import CholeskyQ
 from helpers.fused_steps import by_definition, by_fused_step
+from helpers.tensor_cores import stand_in
 
 POINTS, ROWS, DIMS = 11, 9, 3
 
@@ -83,10 +84,14 @@ def test_latent_functions_may_share_kernels(shared, scaled, with_omega):
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-10, atol=1e-11, msg=name)
 
 
+@pytest.mark.parametrize("on_tensor_cores", [False, True])
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2)])
-def test_products_with_an_inverse_give_the_same(shape, monkeypatch):
-    """What a GPU does, on a CPU."""
+def test_products_with_an_inverse_give_the_same(shape, on_tensor_cores, monkeypatch):
+    """What a GPU does, on a CPU; the second time what it does with many points."""
     monkeypatch.setattr(products, "substitutes", lambda _: False)
+    if on_tensor_cores:
+        stand_in(monkeypatch)
+        monkeypatch.setattr(products, "HALVED", 4)
     test_it_is_the_general_step(shape, (True, True), True)
     test_latent_functions_may_share_kernels((True, True), (True, True), True)
 

@@ -7,6 +7,7 @@ import torch
 
 from duogp.fused.projections import Parts, VarianceTotal, projection_for
 from duogp.numerics import products
+from helpers.tensor_cores import stand_in
 
 
 def inputs(
@@ -66,19 +67,21 @@ def test_values_and_gradients(replicates: int, shared: bool, latents: int, M: in
     ("replicates", "shared", "latents", "M", "n"),
     [(1, True, 1, 5, 30), (2, True, 3, 6, 40), (2, False, 3, 7, 19), (1, True, 1, 9, 4)],
 )
-@pytest.mark.parametrize("by_inverse", [False, True])
+@pytest.mark.parametrize("by", ["substitution", "inverse", "tensor-cores"])
 def test_the_total_variance_alone(
     replicates: int,
     shared: bool,
     latents: int,
     M: int,
     n: int,
-    by_inverse: bool,
+    by: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows share their variance: each has the same weight in what is differentiated."""
-    if by_inverse:  # what a GPU does
+    if by != "substitution":  # what a GPU does
         monkeypatch.setattr(products, "substitutes", lambda _: False)
+    if by == "tensor-cores":
+        stand_in(monkeypatch)
     of = inputs(replicates, shared, latents, M, n)
     mu, change, _ = projection_for("sum", M, n)(*of)
     mean, norm, explained = by_autograd(*of)
@@ -105,11 +108,16 @@ def test_the_whole_variance_alone(replicates: int, shared: bool, latents: int, M
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8 * float(b.abs().max()))
 
 
-def test_products_with_an_inverse_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("on_tensor_cores", [False, True])
+def test_products_with_an_inverse_give_the_same(
+    on_tensor_cores: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a GPU does, on a CPU."""
     of = inputs(2, True, 3, 6, 4)
     expected = gradients(list(Parts()(*of)[:3]), of)
     monkeypatch.setattr(products, "substitutes", lambda _: False)
+    if on_tensor_cores:
+        stand_in(monkeypatch)
     for a, b in zip(gradients(list(Parts()(*of)[:3]), of), expected, strict=True):
         torch.testing.assert_close(a, b)
 

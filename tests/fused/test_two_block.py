@@ -13,6 +13,7 @@ from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import batched
 from duogp.variational import BlockQ, CentredQ, CholeskyQ, ShrunkQ
 from helpers.fused_steps import by_definition, by_fused_step, weighed
+from helpers.tensor_cores import stand_in
 
 POINTS, OTHERS, ROWS, DIMS = 6, 5, 8, 3
 SHAPE = (2, 2)
@@ -33,11 +34,13 @@ POSTERIORS = {
 
 @pytest.mark.parametrize("reads", ["sum", "variance", "parts"])
 @pytest.mark.parametrize("shared", [False, True], ids=["own-points", "one-kernel"])
-@pytest.mark.parametrize("by_inverse", [False, True])
+@pytest.mark.parametrize("by", ["substitution", "inverse", "tensor-cores"])
 @pytest.mark.parametrize("name", POSTERIORS)
-def test_it_is_the_general_step(name, by_inverse, shared, reads, monkeypatch):
-    if by_inverse:  # what a GPU does
+def test_it_is_the_general_step(name, by, shared, reads, monkeypatch):
+    if by != "substitution":  # what a GPU does
         monkeypatch.setattr(products, "substitutes", lambda _: False)
+    if by == "tensor-cores":
+        stand_in(monkeypatch)
     g = torch.Generator().manual_seed(0)
 
     def draw(*size: int) -> torch.Tensor:

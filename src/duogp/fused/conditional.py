@@ -49,13 +49,16 @@ from duogp.kernels.profiles import Profile
 from duogp.kernels.stationary import split_variance, stationary_part
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.products import (
-    factorised,
+    Outer,
+    factorised_in_halves,
     gradient_of_gram,
     less_lower_product,
     less_outer_below,
     less_upper_product,
+    lower_of_transposed,
     lower_outers,
     lower_product,
+    multiply,
     outer_below,
     solve,
     solve_lower,
@@ -63,6 +66,7 @@ from duogp.numerics.products import (
     upper_product,
 )
 from duogp.numerics.streams import Beside
+from duogp.numerics.tensor_core_products import sharing
 from duogp.variational import CholeskyQ
 
 
@@ -134,7 +138,20 @@ class _Kept(NamedTuple):
 
 class _DecoupledStep(torch.autograd.Function):
     @staticmethod
-    def forward(
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        _, _, _, _, x, *_ = inputs
+        with sharing(x) as ctx.known:
+            return _DecoupledStep._forward(ctx, *inputs)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        known, ctx.known = ctx.known, None  # autograd does not release it
+        with sharing(gradients[0], known):
+            return _DecoupledStep._backward(ctx, *gradients)
+
+    @staticmethod
+    def _forward(
         ctx: Any,
         profiles: tuple[Profile, Profile],
         jitters: tuple[Tensor, Tensor],
@@ -163,7 +180,7 @@ class _DecoupledStep(torch.autograd.Function):
         W = upper_product(root, psi)
         side.join()
         V = solve_lower(T, R_work)
-        A = V @ root
+        A = multiply(V, root, left="lower", right="lower")
         with side:  # all that is small
             c = (V @ mean.unsqueeze(-1)).squeeze(-1)
             spread = A.square().sum((-2, -1)) + c.square().sum(-1)
@@ -195,8 +212,7 @@ class _DecoupledStep(torch.autograd.Function):
         return f_mean, residual, f_explained, kl, omega, info
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def _backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         saved: Sequence[Tensor] = ctx.saved_tensors
         kept_k, kept_q, kept = saved[:5], saved[5:10], _Kept(*saved[10:])
         T, phi, U, psi, W, V, A, c, E, t, mean, root, *_ = kept
@@ -232,10 +248,11 @@ class _DecoupledStep(torch.autograd.Function):
             g_c = g_c - (phi @ g_t.unsqueeze(-1)).squeeze(-1)
             g_W, g_mu = g_W + g_E, g_mu + g_t
         with side:
-            P = lower_outers(T, (g_phi, phi, 1), (g_A, A, 1), (g_c.unsqueeze(-1), c.unsqueeze(-1), 1))
+            of_c = Outer(g_c.unsqueeze(-1), c.unsqueeze(-1))
+            P = lower_outers(T, Outer(g_phi, phi), Outer(g_A, A, triangles=True), of_c)
             P.diagonal(dim1=-2, dim2=-1).sub_(g_kl.sum_to_size(T.shape[:-2]).unsqueeze(-1))
             from_k = grams.backward(kept_k, gradient_of_gram(T, P), g_k, with_x=with_x)
-        Y = V.mT @ g_A
+        Y = lower_of_transposed(V, g_A)
         y = V.mT @ g_c.unsqueeze(-1)
         with side:
             g_root = outer_below(psi, g_W).add_(Y).tril_()
@@ -245,7 +262,8 @@ class _DecoupledStep(torch.autograd.Function):
         g_psi = (
             lower_product(root, g_W).addcmul_(mean.unsqueeze(-1), g_mu.unsqueeze(-2)).sum_to_size(psi.shape)
         )
-        P_mean = lower_outers(U, (g_psi, psi, 1), (Y, root, -1), (y, mean.unsqueeze(-1), -1))
+        of_m = Outer(y, mean.unsqueeze(-1), -1.0)
+        P_mean = lower_outers(U, Outer(g_psi, psi), Outer(Y, root, -1.0, triangles=True), of_m)
         P_mean.diagonal(dim1=-2, dim2=-1).add_(g_kl.sum_to_size(U.shape[:-2]).unsqueeze(-1))
         g_Q, g_q = gradient_of_gram(U, P_mean), solve_transposed(U, g_psi)
         from_q = mean_grams.backward(kept_q, g_Q, g_q, with_x=with_x)
@@ -265,7 +283,7 @@ def _whitened(
     K, K_slope = grams.among_points(scaled, jitter)
     with Beside(x.device, number) as rows:
         k, k_slope = grams.with_rows(scaled)
-    L, T, info = factorised(K, k.dtype)
+    L, T, info = factorised_in_halves(K, k.dtype)
     rows.join()
     return L, T, solve(T, k), info, [*scaled, K_slope, k_slope]
 

@@ -22,6 +22,7 @@ from duogp.kernels.grams import StationaryGrams
 from duogp.kernels.profiles import Profile
 from duogp.kernels.stationary import split_variance, stationary_part
 from duogp.numerics.factorisation import Numerics
+from duogp.numerics.tensor_core_products import sharing
 from duogp.variational import CholeskyQ
 
 
@@ -102,7 +103,8 @@ class _StationaryStep(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.grams = StationaryGrams(profile, z, x, lengthscale)
         K, k, kernel_kept = ctx.grams.forward(z, x, lengthscale, jitter)
-        values, kept = projection.forward(K, k, mean, root)
+        with sharing(k) as ctx.known:
+            values, kept = projection.forward(K, k, mean, root)
         ctx.projection, ctx.split = projection, len(kernel_kept)
         ctx.save_for_backward(*kernel_kept, *kept)
         ctx.mark_non_differentiable(values[-1])
@@ -112,6 +114,8 @@ class _StationaryStep(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         kernel_kept, kept = ctx.saved_tensors[: ctx.split], ctx.saved_tensors[ctx.split :]
-        g_K, g_k, g_mean, g_root = ctx.projection.backward(kept, *gradients[:-1])
+        known, ctx.known = ctx.known, None  # autograd does not release it
+        with sharing(gradients[0], known):
+            g_K, g_k, g_mean, g_root = ctx.projection.backward(kept, *gradients[:-1])
         g_z, g_x, g_lengthscale = ctx.grams.backward(kernel_kept, g_K, g_k, with_x=ctx.needs_input_grad[4])
         return None, None, None, g_z, g_x, g_lengthscale, g_mean, g_root

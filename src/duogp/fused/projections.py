@@ -43,6 +43,7 @@ from duogp.numerics.products import (
     upper_product,
     whiten,
 )
+from duogp.numerics.tensor_core_products import sharing
 
 #: Rows for each inducing point from which four large products and three small ones are the better choice.
 MANY_ROWS = 2.5
@@ -216,7 +217,8 @@ class _Node(torch.autograd.Function):
     def forward(
         ctx: Any, projection: Projection, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
     ) -> tuple[Tensor, ...]:
-        values, kept = projection.forward(K, k, mean, root)
+        with sharing(k) as ctx.known:
+            values, kept = projection.forward(K, k, mean, root)
         ctx.projection, ctx.dtype = projection, K.dtype
         ctx.save_for_backward(*kept)
         ctx.mark_non_differentiable(values[-1])
@@ -225,5 +227,7 @@ class _Node(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        g_K, *others = ctx.projection.backward(ctx.saved_tensors, *gradients[:-1])
+        known, ctx.known = ctx.known, None  # autograd does not release it
+        with sharing(gradients[0], known):
+            g_K, *others = ctx.projection.backward(ctx.saved_tensors, *gradients[:-1])
         return None, g_K.to(ctx.dtype), *others

@@ -8,8 +8,8 @@ variance, and its features are not needed (`MeanVariance`). With T = L⁻¹ of t
     H = 2 W ∘ gt    Ĝ = R H − 2 φ ∘ gt    gR = tril(φHᵀ)    gm = T (k gμ)
     gk = a gμᵀ + [T_uᵀĜ; 0]    gK = −Tᵀ Φ(P) T,    P = tril(m gmᵀ) + [tril(Ĝφᵀ), 0; 0, 0]
 
-so the products with the rows are those of M coupled points. Φ(m gmᵀ) T is a cumulative sum, no product:
-row i of it is mᵢ (Σⱼ<ᵢ gmⱼ Tⱼ + ½ gmᵢ Tᵢ).
+so the products with the rows are those of M coupled points. Φ(m gmᵀ) T can be had by cumulative sums: row i
+of it is mᵢ (Σⱼ<ᵢ gmⱼ Tⱼ + ½ gmᵢ Tᵢ). They are the quicker way where products are not made on tensor cores.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from duogp.fused.projections import Projection, VarianceFromParts
 from duogp.numerics import products
+from duogp.numerics import tensor_core_products as tensor_cores
 from duogp.numerics.products import (
     factorised,
     gradient_of_gram,
@@ -83,19 +84,20 @@ class MeanVariance(Projection):
         g_k = (a * g_mean.unsqueeze(-2)).sum_to_size(k.shape)
         g_k[..., :M, :] += solve_transposed(T_u, G)
         P = lower_outer(G, phi)
-        g_K = _by_substitution if products.substitutes(T) else _by_products
+        by_triangle = products.substitutes(T) or tensor_cores.suits(T, T)
+        g_K = _by_triangle if by_triangle else _by_sums
         return g_K(T, P, mean, g_m), g_k, g_m, lower_outer(phi, H)
 
 
-def _by_substitution(T: Tensor, P: Tensor, mean: Tensor, g_m: Tensor) -> Tensor:
+def _by_triangle(T: Tensor, P: Tensor, mean: Tensor, g_m: Tensor) -> Tensor:
     M = P.shape[-1]
     both = (mean.unsqueeze(-1) * g_m.unsqueeze(-2)).sum_to_size(T.shape).tril()
     both[..., :M, :M] += P
     return gradient_of_gram(T, both)
 
 
-def _by_products(T: Tensor, P: Tensor, mean: Tensor, g_m: Tensor) -> Tensor:
-    """Two products: of all points with the second block, and among the first."""
+def _by_sums(T: Tensor, P: Tensor, mean: Tensor, g_m: Tensor) -> Tensor:
+    """Sums in place of a product with all points; products with the second block and among the first."""
     M = P.shape[-1]
     P.diagonal(dim1=-2, dim2=-1).mul_(0.5)
     weighed = g_m.unsqueeze(-2) * T.mT  # columns: gmⱼ Tⱼ, so that sums run along contiguous memory

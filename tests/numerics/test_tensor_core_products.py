@@ -1,0 +1,174 @@
+"""Products on tensor cores: their kernels, where a GPU or Triton's interpreter is, and who calls them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from duogp.numerics import products
+from duogp.numerics import tensor_core_products as tensor_cores
+from helpers.tensor_cores import stand_in
+
+needs_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available() or not tensor_cores.available(torch.device("cuda")),
+    reason="there is no GPU with Triton",
+)
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def check_kernels(device: str) -> None:
+    """Shapes that are no multiples of a block, both orders of memory, all triangles, very different sizes."""
+    for m, k, n in ((70, 130, 90), (64, 64, 64), (1, 200, 65)):
+        A, B = normal(3, m, k) * 10.0 ** normal(3, m, k, seed=2), 1e-20 * normal(3, k, n, seed=1)
+        for left_transposed in (False, True):
+            for right_transposed in (False, True):
+                left, right = (
+                    (X.mT.contiguous().mT if transposed else X).to(device, torch.float32)
+                    for X, transposed in ((A, left_transposed), (B, right_transposed))
+                )
+                found = tensor_cores.product(left, right).double().cpu()
+                assert ((found - A @ B).abs() <= 1e-6 * (A.abs() @ B.abs())).all()
+    full, add = normal(2, 150, 150), normal(2, 150, 150, seed=1)
+    shapes = {"lower": full.tril(), "upper": full.triu(), "full": full}
+    for left, A in shapes.items():
+        for right, B in shapes.items():
+            for lower in (False, True):
+                on = [X.to(device, torch.float32) for X in (A, B, add)]
+                found = tensor_cores.product(
+                    on[0], on[1], left=left, right=right, lower=lower, add=on[2], sign=-1.0
+                )
+                expected, size = add - A @ B, add.abs() + A.abs() @ B.abs()
+                expected = expected.tril() if lower else expected
+                assert ((found.double().cpu() - expected).abs() <= 1e-6 * size).all()
+                assert not lower or not found.triu(1).any()
+    zeros = torch.zeros(1, 70, 70, dtype=torch.float32, device=device)
+    assert not tensor_cores.product(zeros, zeros).any()
+    broken = zeros.clone()
+    broken[0, 3, 4] = torch.nan
+    assert tensor_cores.product(broken, zeros + 1.0).isnan().any()
+
+
+@needs_gpu
+def test_kernels_on_a_gpu() -> None:
+    check_kernels("cuda")
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        check_kernels("cuda")
+    finally:
+        torch.set_default_dtype(before)
+    A = torch.randn(1000, 1000, device="cuda")
+    assert tensor_cores.suits(A, A) and not tensor_cores.suits(A.double(), A.double())
+    assert not tensor_cores.suits(A, A.clone().requires_grad_())  # autograd would not see the product
+
+
+#: Run by Triton's interpreter, whose own errors (of versions that do not know this numpy) are no failures.
+INTERPRETED = """
+import sys
+import torch
+from triton.runtime import errors
+from test_tensor_core_products import check_kernels
+try:
+    check_kernels("cpu")
+    torch.set_default_dtype(torch.float64)
+    check_kernels("cpu")
+except getattr(errors, "InterpreterError", ()) as error:
+    sys.exit(f"interpreter: {error}")
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="there is no Triton")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves can be tested")
+def test_kernels_by_the_interpreter() -> None:
+    """The same kernels without a GPU."""
+    paths = [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__)), *sys.path]
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = subprocess.run(
+        [sys.executable, "-c", INTERPRETED], capture_output=True, text=True, env=environment, timeout=300
+    )
+    if done.stderr.startswith("interpreter: "):
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+
+
+def test_none_on_a_cpu() -> None:
+    A = torch.randn(1000, 1000)
+    assert not tensor_cores.suits(A, A)
+    with tensor_cores.sharing(A) as known:
+        assert known is None
+
+
+def test_a_matrix_is_split_once_until_it_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = stand_in(monkeypatch)
+    A, B = normal(1, 5, 5), normal(1, 5, 7)
+    known: tensor_cores.Known = {}
+    with tensor_cores._Sharing(known):
+        torch.testing.assert_close(tensor_cores.product(A, B), A @ B)
+        torch.testing.assert_close(tensor_cores.product(A.mT, B), A.mT @ B)
+        assert kernels.splits == 2
+        A.mul_(2.0)
+        torch.testing.assert_close(tensor_cores.product(A, B), A @ B)
+        assert kernels.splits == 3
+    with tensor_cores._Sharing(known):  # a later block that begins with what is known
+        tensor_cores.product(A, B)
+        assert kernels.splits == 3
+    tensor_cores.product(A, B)
+    assert kernels.splits == 5
+    with torch.inference_mode(), tensor_cores._Sharing(known):
+        C = A + 1.0
+        torch.testing.assert_close(tensor_cores.product(C, B), C @ B)
+
+
+def test_want_of_memory_is_no_answer_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, answers = torch.device("cuda", 7), [torch.OutOfMemoryError("full"), True]
+
+    def are_right(_: torch.device) -> bool:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(tensor_cores, "_available", {})
+    monkeypatch.setattr(tensor_cores, "_are_right", are_right)
+    assert [tensor_cores.available(device) for _ in range(3)] == [False, True, True]
+
+
+@pytest.mark.parametrize("M", [9, 10])
+def test_factorising_in_halves(M: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "substitutes", lambda _: False)
+    root = normal(2, 1, M, M)
+    K = root @ root.mT + torch.eye(M, dtype=torch.float64)
+    expected = products.factorised_in_halves(K, torch.float64)
+    torch.testing.assert_close(expected, products.factorised(K, torch.float64))
+    monkeypatch.setattr(products, "HALVED", 4)
+    torch.testing.assert_close(products.factorised_in_halves(K, torch.float64), expected)
+    for at in (0, M - 1):  # not positive definite in the first half, and in the second
+        bad = K.clone()
+        bad[1, 0, at, at] = -1.0
+        *_, info = products.factorised_in_halves(bad, torch.float64)
+        assert (info != 0).tolist() == [[False], [True]]
+
+
+@pytest.mark.parametrize("on_tensor_cores", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_sums_of_lower_triangles(
+    shared: bool, on_tensor_cores: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "substitutes", lambda _: False)
+    if on_tensor_cores:
+        stand_in(monkeypatch)
+    like = normal(1 if shared else 2, 6, 6)
+    A, B, a, b = normal(2, 6, 3), normal(2, 6, 3, seed=1), normal(2, 6, 1, seed=2), normal(2, 6, 1, seed=3)
+    L, R = normal(2, 6, 6, seed=4).tril(), normal(2, 6, 6, seed=5).tril()
+    Outer = products.Outer
+    found = products.lower_outers(like, Outer(A, B), Outer(L, R, -1.0, triangles=True), Outer(a, b, -1.0))
+    expected = (A @ B.mT - L @ R.mT - a @ b.mT).sum_to_size(like.shape).tril()
+    torch.testing.assert_close(found, expected)
