@@ -24,7 +24,6 @@ from duogp.fused.direct_products import (
     cuts_of,
     lower_outer,
     lower_product,
-    product,
     upper_product,
 )
 from duogp.kernels.base import Kernel
@@ -89,7 +88,7 @@ class DirectConditional(DirectStep):
             + upper_product(F, psi, W, cuts) + lower_product(V, F, A, cuts)
         )  # fmt: skip
         self.shared = upper_product(A, phi, memory, cuts)
-        self.through_omega = lower_product(A, E, G, cuts) + product(phi, E.mT, square)
+        self.through_omega = lower_product(A, E, G, cuts) + lower_outer(phi, E, square, cuts)
         self.of_k = lower_outer(G, phi, P, cuts) + lower_outer(g_A, A, square, cuts)
         self.of_root = upper_product(V, g_A, Y, cuts) + lower_outer(psi, W, g_F, cuts)
         self.of_q = lower_product(F, W, G, cuts)

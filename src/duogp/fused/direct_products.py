@@ -20,8 +20,9 @@ from torch import Tensor
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.products import even_cuts
 
-#: Blocks of a triangle, and the rows that one should have: more blocks save more work, and are slower each.
-BLOCKS, ROWS = 8, (50, 100)
+#: Blocks of a triangle, unless they have fewer or more rows than these: more blocks save more work, and are
+#: slower each, above all with several threads.
+BLOCKS, ROWS = 3, (50, 100)
 
 Cuts = list[tuple[int, int]]
 
