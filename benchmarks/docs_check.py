@@ -114,7 +114,7 @@ def values_of_suite(suite: Suite) -> set[float]:
 
 
 def plain_numbers(value: Any) -> Iterator[float]:
-    """Numbers of a stored object, long series left out."""
+    """Numbers of a stored object, long series of numbers left out."""
     if isinstance(value, bool):
         return
     if isinstance(value, int | float) and math.isfinite(value):
@@ -123,7 +123,7 @@ def plain_numbers(value: Any) -> Iterator[float]:
         for key, part in value.items():
             if key not in SERIES:
                 yield from plain_numbers(part)
-    elif isinstance(value, list) and len(value) <= 60:
+    elif isinstance(value, list) and (len(value) <= 60 or isinstance(value[0], dict)):
         for part in value:
             yield from plain_numbers(part)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ STEPS = RESULTS / "race_cuda_within.json"
 PREDICTIONS = RESULTS / "prediction_speed.jsonl"
 #: One thread by the time of the process; two threads by the wall, on a machine with nothing else to do.
 CPU_STEPS = (RESULTS / "steps_cpu.json", RESULTS / "steps_cpu_two_threads.json")
-CPU_QUALITY = RESULTS / "quality_cpu.json"
+QUALITY = {device: RESULTS / f"quality_{device}.json" for device in ("cpu", "cuda")}
 SIZES = (200, 500, 1000, 2000)
 OURS = "duogp svgp"
 
@@ -104,25 +105,71 @@ def _step_line(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def cpu_quality() -> str:
-    """Seconds to the validation NLL of gpytorch's full run, by set and contestant."""
-    if not CPU_QUALITY.exists():
-        return "Not run yet."
-    stored = json.loads(CPU_QUALITY.read_text(encoding="utf-8"))
-    rows = [row for row in stored["rows"] if row["part"] == "quality"]
+def quality(device: str) -> Callable[[], str]:
+    """The table of the times to the validation NLL of a peer's full run, by set and contestant."""
+
+    def table() -> str:
+        if not QUALITY[device].exists():
+            return "Not run yet."
+        stored = json.loads(QUALITY[device].read_text(encoding="utf-8"))
+        rows = [row for row in stored["rows"] if row["part"] == "quality"]
+        threads = "/".join(sorted({str(row["threads"]) for row in rows}))
+        epochs = "/".join(sorted({str(row["peer_epochs"]) for row in rows}))
+        where = f"{stored['device_name']}, {threads} thread(s), {epochs} epochs, commit {stored['commit']}."
+        return f"{markdown(QUALITY_HEAD, [_quality_line(row) for row in rows])}\n\n{where}"
+
+    return table
+
+
+QUALITY_HEAD = (
+    "set", "rows", "M", "our model", "duogp", "to its own end", "peer", "its time", "its full run", "ratio",
+    "validation NLL, ours", "the peer's",
+)  # fmt: skip
+
+
+def _quality_line(row: dict[str, Any]) -> list[str]:
+    peer, family = row["peer"].rsplit(" / ", 1)
+    tries = "" if len(row["tried"]) == 1 else f" ({len(row['tried'])} fits)"
+    return [
+        row["data"],
+        str(row["rows"]),
+        str(row["M"]),
+        family,
+        _seconds(row["ms"]),
+        _seconds(row["full_ms"]) + tries,
+        peer,
+        _seconds(row["peer_ms"]),
+        _seconds(row["peer_full_ms"]),
+        "" if row["ratio"] is None else f"{row['ratio']:.{1 if row['ratio'] >= 2 else 2}f} ×",
+        f"{row['validation_nll']:.3f}",
+        f"{row['peer_validation_nll']:.3f}",
+    ]
+
+
+PEERS = ("gpytorch svgp", "gpytorch svgp natural", "gpytorch sgpr", "gpflow sgpr", "gpflow svgp natural")
+
+
+def quality_in_brief() -> str:
+    """Seconds of each peer and ours to the same validation NLL, our own kernel, by set and device."""
     lines = []
-    for row in rows:
-        peer, family = row["peer"].rsplit(" / ", 1)
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:.1f} ×"
-        cells = [row["data"], str(row["rows"]), str(row["M"]), family, _seconds(row["ms"])]
-        tried = str(len(row["tried"]))
-        lines.append([*cells, tried, peer, _seconds(row["peer_ms"]), _seconds(row["peer_full_ms"]), ratio])
-    ours = ["set", "rows", "M", "our model", "duogp", "settings tried"]
-    head = [*ours, "peer", "its time", "its full run", "ratio"]
-    threads = "/".join(sorted({str(row["threads"]) for row in rows}))
-    epochs = "/".join(sorted({str(row["peer_epochs"]) for row in rows}))
-    where = f"{stored['device_name']}, {threads} thread(s), {epochs} epochs, commit {stored['commit']}."
-    return f"{markdown(head, lines)}\n\n{where}"
+    for device in ("cuda", "cpu"):
+        stored = json.loads(QUALITY[device].read_text(encoding="utf-8"))
+        own = [row for row in stored["rows"] if row["peer"].endswith("/ own kernel")]
+        threads = own[0]["threads"]
+        where = f"{threads} cores" if device == "cpu" else stored["device_name"].removeprefix("NVIDIA ")
+        for name in dict.fromkeys(row["data"] for row in own):
+            of = {row["peer"].split(",")[0]: row for row in own if row["data"] == name}
+            first = next(iter(of.values()))
+            what = f"{name}, {first['rows']:,} rows, {first['M']} points, {where}"
+            lines.append([what, *(_both(of.get(peer)) for peer in PEERS)])
+    return markdown(["seconds, theirs / ours", *PEERS], lines)
+
+
+def _both(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    ours = "not reached" if row["ms"] is None else f"{row['ms'] / 1e3:.1f}"
+    return f"{row['peer_ms'] / 1e3:.1f} / {ours}"
 
 
 def _seconds(ms: float | None) -> str:
