@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from duogp.bases import Conditional, Coupled, TwoBlock
+from duogp.fused import direct as direct_steps
 from duogp.fused import table
 from duogp.fused.direct import DirectStep
 from duogp.kernels import RBF, Linear, Matern12, Matern52, Scale
@@ -47,6 +48,13 @@ def orthogonal(kernel: str, draw, points: int = POINTS):
     made, others = batched(KERNELS[kernel](), (1, 1)), points // 2 + 1
     q = CholeskyQ(points, (1, 1), mean_size=points + others)
     return TwoBlock(made, draw(1, 1, points, DIMS), draw(1, 1, others, DIMS), q, mean_only=True)
+
+
+@pytest.fixture(params=[1, 2, 4], autouse=True)
+def slices(request, monkeypatch) -> None:
+    """As many threads as share the columns of a batch: small batches would have one."""
+    given = request.param
+    monkeypatch.setattr(direct_steps, "slices_of", lambda n: given if n % given == 0 else 1)
 
 
 BUILDERS = {"coupled": coupled, "conditional": conditional, "orthogonal": orthogonal}

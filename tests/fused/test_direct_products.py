@@ -58,7 +58,7 @@ def test_a_plan_reads_the_memory_as_it_is_when_it_is_called() -> None:
 
 
 def test_small_blocks_for_few_points_and_larger_ones_for_many() -> None:
-    assert [len(plans.cuts_of(M)) for M in (7, 50, 100, 200, 400, 800, 2000)] == [1, 1, 2, 3, 4, 8, 20]
+    assert [len(plans.cuts_of(M)) for M in (7, 50, 100, 200, 400, 800, 2000)] == [1, 1, 2, 3, 5, 10, 25]
 
 
 @pytest.mark.parametrize("d", [1, 4])

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from duogp.bases.marginals import Moments, Penalties
-from duogp.fused.direct_products import product
+from duogp.fused.direct_products import Plan, product, slices_of
 from duogp.kernels.base import Kernel, Scale
 from duogp.kernels.distance import FARTHEST
 from duogp.kernels.profiles import Profile, norm_factor
@@ -97,40 +97,62 @@ class DirectKernel:
     scaled points and rows b. Rows are taken in pieces that stay in the cache until they have the working
     precision. Views of the memory are made once.
 
-    `gradient` [M, lead + M + n] is memory for the caller, who leaves gK and gk in its last columns.
+    Matrices of the rows are `wide`: [M, n], or [slices, M, n / slices] (see `direct_products`). `g_K` [M, M]
+    and `g_k` (wide) are memory for the gradients, which the caller leaves there.
     """
 
-    def __init__(
-        self, kernel: Kernel, base: Stationary, profile: Profile, points: Tensor, x: Tensor, lead: int = 0
-    ) -> None:
+    def __init__(self, kernel: Kernel, base: Stationary, profile: Profile, points: Tensor, x: Tensor) -> None:
         self.variance = Numbers(kernel.variance) if isinstance(kernel, Scale) else None
         self.lengthscale, self.profile = Numbers(base.lengthscale), profile
         M, n, d, dtype, double = points.shape[-2], x.shape[-2], x.shape[-1], x.dtype, torch.float64
-        self.M, self.n, self.d = M, n, d
+        self.M, self.n, self.d, self.dtype, self.slices = M, n, d, dtype, slices_of(n)
         table = torch.ones(M + n, 2 * d + 2, dtype=double)  # [b², b, ‖b‖², 1]
         self.squares, self.scaled, self.norm = table[:, :d], table[:, d : 2 * d], table[:, 2 * d]
         self.points, self.rows = self.scaled[:M], self.scaled[M:]
         self.table, self.weights = table, table if dtype == double else table.to(dtype)
-        left, right = torch.zeros(M, d + 2, dtype=double), table[:, d:].mT
-        self.K, self.k = torch.zeros(M, M, dtype=double), torch.zeros(M, n, dtype=dtype)
+        left = torch.zeros(M, d + 2, dtype=double)
+        self.K, self.k = torch.zeros(M, M, dtype=double), self.wide(M)
         self.products = product(table[:M, d:], form_of_squares(d, profile.stretch), left)
-        self.products += product(left, right[:, :M], self.K)
-        if dtype == double:
-            self.products += product(left, right[:, M:], self.k)
-        else:
-            pieces = even_cuts(n, -(-n // max(FEWEST_ROWS, CACHED // M)))
-            memory = torch.zeros(M * max(j - i for i, j in pieces), dtype=double)
-            for i, j in pieces:
-                piece = memory[: M * (j - i)].view(M, j - i)
-                self.products += product(left, right[:, M + i : M + j], piece)
-                self.products.append(partial(self.k[:, i:j].copy_, piece))
-        self.gradient = x.new_zeros(M, lead + M + n)
-        self.g_K, self.g_k = self.gradient[:, lead : lead + M], self.gradient[:, lead + M :]
-        self.g_Kk, self.g_K_transposed = self.gradient[:, lead:], self.g_K.mT
-        self.found, self.slope = x.new_zeros(M, 2 * d + 2), x.new_zeros(M, M)
-        self.both, self.of_points = self.found[:, d:], self.weights[:M, d:]  # [Σ b, Σ ‖b‖², Σ 1]
-        self.own_points, self.of_table = self.weights[:M, d : 2 * d], self.weights[:M].mT
+        self.products += product(left, table[:M, d:].mT, self.K)
+        self.products += self._squares(left, self._by_slice(table[M:, d:]).mT)
+        self.g_K, self.g_k = x.new_zeros(M, M), self.wide(M)
+        self.slope = x.new_zeros(M, M)
+        # W [b², b, ‖b‖², 1], of K and of the slices of k.
+        found = x.new_zeros(1 + self.slices, M, 2 * d + 2)
+        self.found, self.g_K_transposed = found, self.g_K.mT
+        self.of_weights = product(self.g_K, self.weights[:M], found[0])
+        to = found[1] if self.slices == 1 else found[1:]
+        self.of_weights += product(self.g_k, self._by_slice(self.weights[M:]), to)
+        self.of_points, self.of_table = self.weights[:M, d:], self.weights[:M].mT
+        self.own_points = self.weights[:M, d : 2 * d]
         self.crossed = x.new_zeros(2 * d + 2, 2 * d + 2)
+
+    def wide(self, rows: int) -> Tensor:
+        """Memory of so many rows for what belongs to the rows of x."""
+        if self.slices == 1:
+            return torch.zeros(rows, self.n, dtype=self.dtype)
+        return torch.zeros(self.slices, rows, self.n // self.slices, dtype=self.dtype)
+
+    def across(self, values: Tensor) -> Tensor:
+        """Numbers of the rows of x [n] as a factor of columns."""
+        return values if self.slices == 1 else values.view(self.slices, 1, -1)
+
+    def _by_slice(self, table: Tensor) -> Tensor:
+        return table if self.slices == 1 else table.unflatten(0, (self.slices, -1))
+
+    def _squares(self, left: Tensor, right: Tensor) -> Plan:
+        """r² of points and rows in the working precision, in pieces."""
+        if self.dtype == left.dtype:
+            return product(left, right, self.k)
+        M, (*slices, _, n) = self.M, right.shape
+        pieces = even_cuts(n, -(-n // max(FEWEST_ROWS, CACHED // M)))
+        memory = torch.zeros(self.slices * M * max(j - i for i, j in pieces), dtype=left.dtype)
+        plan = Plan()
+        for i, j in pieces:
+            piece = memory[: self.slices * M * (j - i)].view(*slices, M, j - i)
+            plan += product(left, right[..., i:j], piece)
+            plan.append(partial(self.k[..., i:j].copy_, piece))
+        return plan
 
     def read_variance(self) -> float:
         """s, as it is now."""
@@ -162,12 +184,14 @@ class DirectKernel:
         With W = [gK, gk] ∘ k′: Σ W (a − b)² = Σ a² (Σ W) − 2 Σ a (Σ W b) + Σ (Σ W b²), numbers of the product
         [a², a, ‖a‖², 1]ᵀ W [b², b, ‖b‖², 1].
         """
-        d, found, both = self.d, self.found, self.both
+        d = self.d
         if self.weights is not self.table:
             self.weights.copy_(self.table)
         self.g_k.mul_(self.k_slope)
         self.g_K.mul_(self.slope.copy_(self.K_slope))  # no more digits than the gradient has
-        torch.mm(self.g_Kk, self.weights, out=found)
+        self.of_weights()
+        found = self.found.sum(0)
+        both = found[:, d:]  # [Σ b, Σ ‖b‖², Σ 1]
         crossed = torch.mm(self.of_table, found, out=self.crossed).tolist()
         both.addmm_(self.g_K_transposed, self.of_points)
         g_a = (both[:, d + 1 :] * self.own_points).sub_(both[:, :d])  # Σ W (a − b)
@@ -211,8 +235,22 @@ def squared_norm(x: Tensor) -> float:
 
 
 def norms(A: Tensor, memory: Tensor) -> Tensor:
-    """Squared norms of the columns; `torch.linalg.vector_norm` takes ten times as long over columns."""
-    return torch.mul(A, A, out=memory).sum(0)
+    """Squared norms of all columns; `torch.linalg.vector_norm` takes ten times as long over columns."""
+    return torch.mul(A, A, out=memory).sum(-2).view(-1)
+
+
+def times_columns(A: Tensor, values: Tensor) -> Tensor:
+    """A v [M] for A [M, n] and v [n], or for slices of both, [t, M, c] and [t, c]."""
+    if A.dim() == 2:
+        return torch.mv(A, values)
+    return torch.bmm(values.unsqueeze(-2), A.mT).sum((0, 1))  # six times as quick as the other way round
+
+
+def times_rows(A: Tensor, values: Tensor) -> Tensor:
+    """Aᵀv [n] for A [M, n], or for slices [t, M, c], and v [M]."""
+    if A.dim() == 2:
+        return torch.mv(A.mT, values)
+    return torch.bmm(values.expand(len(A), 1, -1), A).view(-1)
 
 
 def lower_mask(M: int, like: Tensor) -> Tensor:

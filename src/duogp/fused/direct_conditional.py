@@ -17,6 +17,8 @@ from duogp.fused.direct import (
     minus_half_mask,
     norms,
     squared_norm,
+    times_columns,
+    times_rows,
 )
 from duogp.fused.direct_products import (
     Plan,
@@ -61,14 +63,13 @@ class DirectConditional(DirectStep):
         assert isinstance(q, CholeskyQ)
         self.basis, self.q, self.with_omega = basis, q, with_omega
         self.kernel, self.mean_kernel = kernel, mean_kernel
-        M, n = kernel.M, kernel.n
+        M = kernel.M
         self.z, self.m, self.raw_root = (p.detach()[0, 0] for p in (basis.inducing, q.mean, q.raw_root))
         cuts = cuts_of(M)
         self.T, self.U = Triangle(M, x.dtype, cuts), Triangle(M, x.dtype, cuts)  # of k(Z, Z) and q(Z, Z)
         self.lower, self.minus_half = lower_mask(M, x), minus_half_mask(M, x)
-        phi, psi, W, E, memory = (x.new_zeros(M, n) for _ in range(5))
-        given = x.new_zeros(M, M + n)
-        G = given[:, M:]
+        phi, psi, W, E, G, memory = (kernel.wide(M) for _ in range(6))
+        between = x.new_zeros(M, M)
         self.phi, self.psi, self.W, self.E, self.G, self.memory = phi, psi, W, E, G, memory
         F, V, A, g_A, g_F, Y, P, square = (x.new_zeros(M, M) for _ in range(8))
         self.F, self.V, self.A, self.g_A, self.g_F, self.Y, self.P, self.square = (
@@ -95,7 +96,7 @@ class DirectConditional(DirectStep):
         self.outer_q = lower_outer(G, psi, P, cuts) + lower_outer(Y, F, square, cuts)
         # L⁻ᵀ of [P L⁻¹, gφ], for k and for q.
         self.last = [
-            t.divide(P, given[:, :M]) + t.solve_transposed(given, own.g_Kk)
+            t.divide(P, between) + t.solve_transposed(between, own.g_K) + t.solve_transposed(G, own.g_k)
             for t, own in ((T, kernel), (U, mean_kernel))
         ]
 
@@ -109,7 +110,7 @@ class DirectConditional(DirectStep):
         self.features()
         s, s_mean = self.s, self.s_mean = self.kernel.read_variance(), self.mean_kernel.read_variance()
         rho = s_mean / s
-        self.c, self.mu = torch.mv(self.V, m), torch.mv(psi.mT, m)
+        self.c, self.mu = torch.mv(self.V, m), times_rows(psi, m)
         self.e, self.u = norms(self.W, self.memory), 1.0 - norms(phi, self.memory)
         self.spread = squared_norm(self.A) + squared_norm(self.c)
         log_det = float(self.F_diagonal.square().log_().sum())
@@ -120,7 +121,7 @@ class DirectConditional(DirectStep):
             self.u = self.u + numerics.relative(basis.nugget)[0, 0].to(m.dtype)
             self.shared()
             torch.sub(self.W, self.memory, out=self.E)
-            self.t = self.mu - torch.mv(phi.mT, self.c)
+            self.t = self.mu - times_rows(phi, self.c)
             self.disagreement = norms(self.E, self.memory).addcmul_(self.t, self.t)
             self.omega = 0.5 * rho * float((self.disagreement / self.u).sum())
             omega = x.new_full((1,), self.omega)
@@ -138,22 +139,23 @@ class DirectConditional(DirectStep):
         g_norm, g_mu = -s * g_residual, s_mean**0.5 * g_f
         torch.mul(A, rho * g_kl, out=g_A)
         g_c = (rho * g_kl) * c
-        g_W = self.W.mul_(2.0 * s_mean * g_explained)
+        across = self.kernel.across
+        g_W = self.W.mul_(across(2.0 * s_mean * g_explained))
         g_rho = 0.5 * g_kl * (self.spread - len(m) / rho)
         if penalties.omega is not None:
             g_omega = float(penalties.omega)
             half = 0.5 * rho * g_omega / self.u  # gδ
             g_norm = g_norm + half * self.disagreement / self.u
-            g_E, g_t = self.E.mul_(2.0 * half), 2.0 * half * self.t
+            g_E, g_t = self.E.mul_(across(2.0 * half)), 2.0 * half * self.t
             self.through_omega()
-            self.G.addr_(c, g_t).neg_().addcmul_(phi, 2.0 * g_norm)
+            self.G.addcmul_(c.unsqueeze(-1), across(g_t)).neg_().addcmul_(phi, across(2.0 * g_norm))
             g_A.sub_(self.square)
-            g_c = g_c - torch.mv(phi, g_t)
+            g_c = g_c - self._times_columns(phi, g_t)
             g_W.add_(g_E)
             g_mu = g_mu + g_t
             g_rho = g_rho + g_omega * self.omega / rho
         else:
-            torch.mul(phi, 2.0 * g_norm, out=self.G)
+            torch.mul(phi, across(2.0 * g_norm), out=self.G)
         # What belongs to k.
         g_A.mul_(self.lower)
         self.of_k()
@@ -166,9 +168,9 @@ class DirectConditional(DirectStep):
         Y = self.Y.mul_(self.lower)
         g_root = torch.mul(self.g_F, self.lower).add_(Y)
         g_root.diagonal().sub_(self.F_diagonal.reciprocal().mul_(g_kl))
-        g_m = torch.mv(psi, g_mu).add_(y)
+        g_m = self._times_columns(psi, g_mu).add_(y)
         self.of_q()
-        self.G.addr_(m, g_mu)
+        self.G.addcmul_(m.unsqueeze(-1), across(g_mu))
         self.outer_q()
         P.sub_(self.square).addr_(y, m, alpha=-1.0)
         self.P_diagonal.add_(g_kl)
@@ -181,6 +183,9 @@ class DirectConditional(DirectStep):
         add_gradient(self.basis.inducing, from_k[0] + from_q[0])
         self.kernel.add_gradients(from_k[1], g_s)
         self.mean_kernel.add_gradients(from_q[1], g_s_mean)
+
+    def _times_columns(self, A: Tensor, values: Tensor) -> Tensor:
+        return times_columns(A, values.view(*A.shape[:-2], -1))
 
     def _kernel_gradients(self, kernel: DirectKernel, last: Plan) -> tuple[Tensor, list[float]]:
         """Gradients of Z and the lengthscale from P, and from gφ in `G`."""

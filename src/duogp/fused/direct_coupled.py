@@ -11,6 +11,8 @@ else six, half of each skipped (`projections.Parts`). The KL of q is differentia
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -25,6 +27,8 @@ from duogp.fused.direct import (
     minus_half_mask,
     norms,
     squared_norm,
+    times_columns,
+    times_rows,
 )
 from duogp.fused.direct_products import (
     Plan,
@@ -70,18 +74,14 @@ def direct_step(kernel: Kernel, points: list[Tensor], q: Q, x: Tensor, reads: Re
     if q.mean.shape[-1] != sum(p.shape[-2] for p in points) or q.size != points[0].shape[-2]:
         return None
     made: type[DirectCoupled] = DirectOrthogonal if len(points) > 1 else DirectCoupled
-    lead = made.PADDING + q.size if len(points) == 1 else 0
-    return made(DirectKernel(kernel, base, profile, torch.cat(points, -2), x, lead), points, q, x, reads)
+    return made(DirectKernel(kernel, base, profile, torch.cat(points, -2), x), points, q, x, reads)
 
 
 class DirectCoupled(DirectStep):
     """Keeps the memory of a step: some ten matrices [M, n] and [M, M].
 
-    L⁻ᵀ is applied once: to [m, S − I, P L⁻¹] where the sum of the variances is read, else to [P L⁻¹, gφ].
+    Where the sum of the variances is read, L⁻ᵀ is applied to [S − I, m] and P L⁻¹ at once.
     """
-
-    #: columns before S − I; m is in the last of them
-    PADDING = 16
 
     def __init__(
         self, kernel: DirectKernel, points: list[Tensor], q: CholeskyQ, x: Tensor, reads: Reads
@@ -94,13 +94,8 @@ class DirectCoupled(DirectStep):
         self.m, self.raw_root = q.mean.detach()[0, 0], q.raw_root.detach()[0, 0]
         self.lower, self.R = lower_mask(M, x), x.new_zeros(M, M)
         self.R_diagonal = self.R.diagonal()
-        # Of gμ and φ, and of m, S − I and P L⁻¹: see `product(B, …)` below.
-        self.g_mu_and_phi, self.g_R, self.P = (
-            x.new_zeros(M + 1, kernel.n),
-            x.new_zeros(M, M),
-            x.new_zeros(M, M),
-        )
-        self.g_mu, self.phi = self.g_mu_and_phi[0], self.g_mu_and_phi[1:]
+        self.phi_and_g_mu, self.g_R, self.P = kernel.wide(M + 1), x.new_zeros(M, M), x.new_zeros(M, M)
+        self.phi, self.g_mu = self.phi_and_g_mu[..., :M, :], self.phi_and_g_mu[..., M, :]
         self.T, self.features = self.triangle(x)
         if self.sums:
             self.forward_plan = gram(self.phi, self.P, self.cuts) + product_with_lower(
@@ -108,7 +103,7 @@ class DirectCoupled(DirectStep):
             )
             self.plan_sums(x)
         else:
-            self.W, self.forward_plan = x.new_zeros(M, kernel.n), Plan()
+            self.W, self.forward_plan = kernel.wide(M), Plan()
             self.plan_parts(x)
             self.forward_plan += upper_product(self.R, self.phi, self.W, self.cuts)
 
@@ -118,26 +113,28 @@ class DirectCoupled(DirectStep):
         return T, T.solve(self.kernel.k, self.phi)
 
     def plan_sums(self, x: Tensor) -> None:
-        M, pad, T, R, cuts, kernel = self.M, self.PADDING, self.T, self.R, self.cuts, self.kernel
-        given = x.new_zeros(M, pad + 2 * M)
-        self.m_given, self.D, between = given[:, pad - 1], given[:, pad : pad + M], given[:, pad + M :]
+        M, T, R, cuts, kernel = self.M, self.T, self.R, self.cuts, self.kernel
+        given, found = x.new_zeros(2, M, 2 * (M + 1))
+        of_S, of_P, B, g_K = given[:, : M + 1], given[:, M + 1 :], found[:, : M + 1], found[:, M + 1 :]
+        self.D, self.m_given, between = of_S[:, :M], of_S[:, M], of_P[:, :M]
         self.D_diagonal = self.D.diagonal()
         self.minus_half = minus_half_mask(M, x)
         self.before = gram_of_lower(R, self.D, cuts) + less_lower_product(self.P, R, self.g_R.mT, cuts)
         self.after = (
             T.divide(self.P, between)
-            + T.solve_transposed(given[:, pad - 1 :], kernel.gradient[:, pad - 1 : pad + 2 * M])
-            + product(kernel.gradient[:, pad - 1 : pad + M], self.g_mu_and_phi, kernel.g_k)
+            + T.solve_transposed(given, found)
+            + [partial(kernel.g_K.copy_, g_K[:, :M])]
+            + product(B, self.phi_and_g_mu, kernel.g_k)
         )
 
     def plan_parts(self, x: Tensor) -> None:
         M, T, R, cuts, kernel = self.M, self.T, self.R, self.cuts, self.kernel
-        given = x.new_zeros(M, M + kernel.n)
-        between, self.G = given[:, :M], given[:, M:]
+        between, self.G = x.new_zeros(M, M), kernel.wide(M)
         self.minus_half = minus_half_mask(M, x)
         self.before = lower_outer(self.phi, self.W, self.g_R, cuts) + lower_product(R, self.W, self.G, cuts)
         self.outer = lower_outer(self.G, self.phi, self.P, cuts)
-        self.after = T.divide(self.P, between) + T.solve_transposed(given, kernel.g_Kk)
+        self.after = T.divide(self.P, between) + T.solve_transposed(between, kernel.g_K)
+        self.after += T.solve_transposed(self.G, kernel.g_k)
 
     @torch.no_grad()
     def forward(self, x: Tensor, numerics: Numerics) -> tuple[Moments, Penalties]:
@@ -162,7 +159,7 @@ class DirectCoupled(DirectStep):
 
     def unit_mean(self) -> Tensor:
         """The mean of f for a kernel of unit variance."""
-        return torch.mv(self.phi.mT, self.m)
+        return times_rows(self.phi, self.m)
 
     @torch.no_grad()
     def backward(self, f: Moments, penalties: Penalties) -> None:
@@ -172,15 +169,16 @@ class DirectCoupled(DirectStep):
         if isinstance(f, VarianceSum):
             g_total = float(f.total)
             twice = 2.0 * s * g_total
-            torch.mul(g_f, s**0.5 / twice, out=self.g_mu)
+            torch.mul(g_f.view(self.g_mu.shape), s**0.5 / twice, out=self.g_mu)
             g_m = self.from_sum()
             g_s += g_total * (n + self.change)
         else:
             assert isinstance(f, Marginals)
             g_residual, g_explained = f.residual.reshape(-1), f.explained.reshape(-1)
             twice = 1.0
-            torch.mul(g_f, s**0.5, out=self.g_mu)
-            g_m = self.from_parts((2.0 * s) * g_residual, (2.0 * s) * g_explained)
+            torch.mul(g_f.view(self.g_mu.shape), s**0.5, out=self.g_mu)
+            across = self.kernel.across
+            g_m = self.from_parts(across((2.0 * s) * g_residual), across((2.0 * s) * g_explained))
             g_s += float(torch.dot(g_residual, self.unit_residual))
             g_s += float(torch.dot(g_explained, self.unit_explained))
         g_z, g_lengthscale = self.kernel.backward(twice)
@@ -200,7 +198,7 @@ class DirectCoupled(DirectStep):
         self.before()
         self.D_diagonal.sub_(1.0)
         self.m_given.copy_(self.m)
-        g_m = torch.mv(self.phi, self.g_mu)
+        g_m = times_columns(self.phi, self.g_mu)
         self.P.addr_(self.m, g_m).mul_(self.minus_half)
         self.after()
         return g_m
@@ -209,11 +207,12 @@ class DirectCoupled(DirectStep):
         """Likewise with 2g = 1, from twice the gradients of the parts of single rows."""
         self.W.mul_(twice_explained)
         self.before()
-        self.G.addcmul_(self.phi, twice_residual, value=-1.0).addr_(self.m, self.g_mu)
+        self.G.addcmul_(self.phi, twice_residual, value=-1.0)
+        self.G.addcmul_(self.m.unsqueeze(-1), self.kernel.across(self.g_mu))
         self.outer()
         self.P.mul_(self.minus_half)
         self.after()
-        return torch.mv(self.phi, self.g_mu)
+        return times_columns(self.phi, self.g_mu)
 
 
 class DirectOrthogonal(DirectCoupled):
@@ -232,8 +231,8 @@ class DirectOrthogonal(DirectCoupled):
         self.minus_half = minus_half_mask(N, x)
         self.of_mean = T.solve(self.along, self.g_m)
         self.of_K = T.divide(self.all_P, between) + T.solve_transposed(between, self.kernel.g_K)
-        self.g_k = x.new_zeros(self.M, self.kernel.n)
-        solves = T.solve(self.kernel.k[: self.M], self.phi, first)
+        self.g_k = self.kernel.wide(self.M)
+        solves = T.solve(self.kernel.k[..., : self.M, :], self.phi, first)
         return T, solves + T.solve_transposed(self.m.unsqueeze(-1), self.a)
 
     def plan_sums(self, x: Tensor) -> None:
@@ -245,13 +244,13 @@ class DirectOrthogonal(DirectCoupled):
 
     def plan_parts(self, x: Tensor) -> None:
         R, cuts = self.R, self.cuts
-        self.G = x.new_zeros(self.M, self.kernel.n)
+        self.G = self.kernel.wide(self.M)
         self.before = lower_outer(self.phi, self.W, self.g_R, cuts) + lower_product(R, self.W, self.G, cuts)
         self.outer = lower_outer(self.G, self.phi, self.P, cuts)
         self.after = self.T.solve_transposed(self.G, self.g_k, len(cuts))
 
     def unit_mean(self) -> Tensor:
-        return torch.mv(self.kernel.k.mT, self.a.view(-1))
+        return times_rows(self.kernel.k, self.a.view(-1))
 
     def from_sum(self) -> Tensor:
         self.before()
@@ -270,11 +269,11 @@ class DirectOrthogonal(DirectCoupled):
     def _with_mean(self) -> Tensor:
         """gm; the mean adds m gmᵀ to P and a gμᵀ to gk, of both blocks."""
         M, kernel = self.M, self.kernel
-        torch.mv(kernel.k, self.g_mu, out=self.along.view(-1))
+        self.along.view(-1).copy_(times_columns(kernel.k, self.g_mu))
         self.of_mean()
         g_m = self.g_m.view(-1)
         torch.outer(self.m, g_m, out=self.all_P)[:M, :M].add_(self.P)
         self.all_P.mul_(self.minus_half)
         self.of_K()
-        torch.outer(self.a.view(-1), self.g_mu, out=kernel.g_k)[:M].add_(self.g_k)
+        torch.mul(self.a, kernel.across(self.g_mu), out=kernel.g_k)[..., :M, :].add_(self.g_k)
         return g_m
