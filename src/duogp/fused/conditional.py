@@ -283,7 +283,7 @@ def _whitened(
     K, K_slope = grams.among_points(scaled, jitter)
     with Beside(x.device, number) as rows:
         k, k_slope = grams.with_rows(scaled)
-    L, T, info = factorised_in_halves(K, k.dtype, number=number + 2)
+    L, T, info = factorised_in_halves(K, k.dtype)
     rows.join()
     return L, T, solve(T, k), info, [*scaled, K_slope, k_slope]
 

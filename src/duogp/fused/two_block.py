@@ -15,7 +15,7 @@ from duogp.bases.two_block import TwoBlock
 from duogp.fused.coupled import coupled_moments
 from duogp.fused.projections import MANY_ROWS, Projection
 from duogp.fused.step import Step
-from duogp.fused.two_block_projections import BlockVariance, MeanTotal, MeanVariance
+from duogp.fused.two_block_projections import BlockVariance, MeanVariance
 from duogp.kernels.stationary import stationary_part
 from duogp.numerics.factorisation import Numerics
 from duogp.variational import CentredQ, CholeskyQ, ShrunkQ
@@ -36,8 +36,7 @@ def find(basis: TwoBlock, x: Tensor, reads: Reads, with_omega: bool) -> Step | N
         few = x.shape[-2] < MANY_ROWS * both.shape[-2]
         projection: Projection | None = None
         if basis.mean_only:  # S = diag(S_u, I)
-            alike = reads == "sum" and both.shape[:-2] == q.mean.shape[:-1]
-            projection = MeanTotal() if alike else MeanVariance()
+            projection = MeanVariance()
         elif reads != "parts" and few:
             projection = BlockVariance(basis.inducing.shape[-2])
         f = coupled_moments(

@@ -10,9 +10,6 @@ variance, and its features are not needed (`MeanVariance`). With T = L⁻¹ of t
 
 so the products with the rows are those of M coupled points. Φ(m gmᵀ) T can be had by cumulative sums: row i
 of it is mᵢ (Σⱼ<ᵢ gmⱼ Tⱼ + ½ gmᵢ Tᵢ). They are the quicker way where products are not made on tensor cores.
-
-Where rows share their variance, gt is one number, and H, Ĝ and what follows of it, gt apart, needs the first
-block alone: `MeanTotal` makes it beside the factorisation of the second block, which leaves a GPU idle.
 """
 
 from __future__ import annotations
@@ -30,16 +27,10 @@ from duogp.numerics.products import (
     gradient_of_gram,
     lower_outer,
     lower_product,
-    second_block,
     solve,
     solve_transposed,
     upper_product,
 )
-from duogp.numerics.streams import Beside
-
-#: Points of the first block from which the second is factorised by itself, beside what the first is enough
-#: for: with fewer a factorisation of both takes less than two.
-BESIDE = 400
 
 
 class BlockVariance(VarianceFromParts):
@@ -92,56 +83,10 @@ class MeanVariance(Projection):
         g_m = solve(T, k @ g_mean.unsqueeze(-1)).squeeze(-1)
         g_k = (a * g_mean.unsqueeze(-2)).sum_to_size(k.shape)
         g_k[..., :M, :] += solve_transposed(T_u, G)
-        g_K = _gradient_of_gram(T, lower_outer(G, phi), mean, g_m)
-        return g_K, g_k, g_m, lower_outer(phi, H)
-
-
-class MeanTotal(Projection):
-    """φᵀm over all points and Σ t over all rows [...], for S = diag(S_u, I); batches of q are those of k.
-
-    Ĝ = 2 gt (R W − φ): all of it but 2 gt is made in the forward pass.
-    """
-
-    def forward(
-        self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
-    ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
-        M = root.shape[-1]
-        k_u = k[..., :M, :]
-        if products.substitutes(K) or M < BESIDE:
-            _, T, info = factorised(K, k.dtype)
-            total, of_k, P, of_root = _by_first_block(T[..., :M, :M], k_u, root)
-        else:
-            _, T_u, info = factorised(K[..., :M, :M], K.dtype)
-            with Beside(K.device, number=3) as side:
-                total, of_k, P, of_root = _by_first_block(T_u.to(k.dtype), k_u, root)
-            second = second_block(K, T_u, number=4)
-            T, info = second.inverse_with(T_u, k.dtype), info | second.info
-            side.join()
-        a = solve_transposed(T, mean.unsqueeze(-1))
-        return ((a.mT @ k).squeeze(-2), total, info), [T, k, a, mean, of_k, P, of_root]
-
-    def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        T, k, a, mean, of_k, P, of_root = kept
-        g_mean, g_total = gradients
-        twice = (2.0 * g_total)[..., None, None]
-        g_m = solve(T, k @ g_mean.unsqueeze(-1)).squeeze(-1)
-        g_k = a * g_mean.unsqueeze(-2)
-        g_k[..., : P.shape[-1], :].add_(of_k * twice)
-        return _gradient_of_gram(T, P * twice, mean, g_m), g_k, g_m, of_root * twice
-
-
-def _by_first_block(T: Tensor, k: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Σ t, and with G = R W − φ: TᵀG, tril(Gφᵀ), tril(φWᵀ)."""
-    phi = solve(T, k)
-    W = upper_product(root, phi)
-    total = W.square().sum((-2, -1)) - phi.square().sum((-2, -1))
-    G = lower_product(root, W).sub_(phi)
-    return total, solve_transposed(T, G), lower_outer(G, phi), lower_outer(phi, W)
-
-
-def _gradient_of_gram(T: Tensor, P: Tensor, mean: Tensor, g_m: Tensor) -> Tensor:
-    by_triangle = products.substitutes(T) or tensor_cores.suits(T, T)
-    return (_by_triangle if by_triangle else _by_sums)(T, P, mean, g_m)
+        P = lower_outer(G, phi)
+        by_triangle = products.substitutes(T) or tensor_cores.suits(T, T)
+        g_K = _by_triangle if by_triangle else _by_sums
+        return g_K(T, P, mean, g_m), g_k, g_m, lower_outer(phi, H)
 
 
 def _by_triangle(T: Tensor, P: Tensor, mean: Tensor, g_m: Tensor) -> Tensor:
