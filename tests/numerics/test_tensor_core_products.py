@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from duogp.numerics import products
 from duogp.numerics import tensor_core_products as tensor_cores
@@ -74,6 +75,7 @@ def test_kernels_on_a_gpu() -> None:
 INTERPRETED = """
 import sys
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 from triton.runtime import errors
 from test_tensor_core_products import check_kernels
 try:
@@ -128,7 +130,8 @@ def test_a_matrix_is_split_once_until_it_is_written_to(monkeypatch: pytest.Monke
 
 
 def test_want_of_memory_is_no_answer_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, answers = torch.device("cuda", 7), [torch.OutOfMemoryError("full"), True]
+    full = torch.OutOfMemoryError("full"), RuntimeError("Triton Error [CUDA]: out of memory")
+    device, answers = torch.device("cuda", 7), [*full, True]
 
     def are_right(_: torch.device) -> bool:
         answer = answers.pop(0)
@@ -137,8 +140,20 @@ def test_want_of_memory_is_no_answer_for_ever(monkeypatch: pytest.MonkeyPatch) -
         return answer
 
     monkeypatch.setattr(tensor_cores, "_available", {})
+    monkeypatch.setattr(tensor_cores, "_is_for_products", lambda _: True)
     monkeypatch.setattr(tensor_cores, "_are_right", are_right)
-    assert [tensor_cores.available(device) for _ in range(3)] == [False, True, True]
+    assert [tensor_cores.available(device) for _ in range(4)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(("capability", "expected"), [((9, 0), True), ((8, 6), False), ((12, 0), False)])
+def test_which_gpus_have_them(
+    capability: tuple[int, int], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those whose tensor cores are many times as fast as their float32."""
+    monkeypatch.setattr(tensor_cores, "_available", {})
+    monkeypatch.setattr(tensor_cores, "_are_right", lambda _: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert tensor_cores.available(torch.device("cuda", 7)) == expected
 
 
 @pytest.mark.parametrize("M", [9, 10])
@@ -155,6 +170,41 @@ def test_factorising_in_halves(M: int, monkeypatch: pytest.MonkeyPatch) -> None:
         bad[1, 0, at, at] = -1.0
         *_, info = products.factorised_in_halves(bad, torch.float64)
         assert (info != 0).tolist() == [[False], [True]]
+
+
+def test_halves_of_a_matrix_that_is_nearly_singular(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an inverse and no refinement the error is a thousand times as large, and the second half fails."""
+    monkeypatch.setattr(products, "substitutes", lambda _: False)
+    monkeypatch.setattr(products, "HALVED", 4)
+    z = torch.linspace(0.0, 1.0, 200, dtype=torch.float64).unsqueeze(-1)
+    for jitter in (1e-6, 1e-10, 1e-11):
+        K = torch.exp(-0.5 * torch.cdist(z, z).square() / 0.01).unsqueeze(0)
+        K.diagonal(dim1=-2, dim2=-1).add_(jitter)
+        L, _, info = products.factorised_in_halves(K, torch.float64)
+        assert int(info) == 0
+        assert float((L @ L.mT - K).abs().max()) < 2e-14
+
+
+def test_code_that_is_traced_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorded graph would not see what the kernels write."""
+    device, seen = torch.device("cpu"), []
+    monkeypatch.setattr(tensor_cores, "_available", {})
+    monkeypatch.setattr(tensor_cores, "_are_right", lambda _: True)
+
+    def traced(A: torch.Tensor) -> torch.Tensor:
+        seen.append((tensor_cores.is_traced(), tensor_cores.available(device)))
+        return A + 1.0
+
+    make_fx(traced)(torch.ones(2))
+    assert seen == [(True, False)]
+    assert not tensor_cores.is_traced() and tensor_cores.available(device)  # it was not remembered
+
+
+def test_of_a_forward_pass_only_what_is_saved_is_known() -> None:
+    A, B = torch.ones(3, 4), torch.ones(3, 4)
+    known = {"A": (A, 1), "of A": (A[:2], 2), "B": (B, 3)}
+    assert set(tensor_cores.among(known, [A.mT]) or {}) == {"A", "of A"}
+    assert tensor_cores.among(None, [A]) is None
 
 
 @pytest.mark.parametrize("on_tensor_cores", [False, True])

@@ -66,7 +66,7 @@ from duogp.numerics.products import (
     upper_product,
 )
 from duogp.numerics.streams import Beside
-from duogp.numerics.tensor_core_products import sharing
+from duogp.numerics.tensor_core_products import among, sharing
 from duogp.variational import CholeskyQ
 
 
@@ -140,8 +140,10 @@ class _DecoupledStep(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         _, _, _, _, x, *_ = inputs
-        with sharing(x) as ctx.known:
-            return _DecoupledStep._forward(ctx, *inputs)
+        with sharing(x) as known:
+            values, kept = _DecoupledStep._forward(ctx, *inputs)
+        ctx.known = among(known, kept)
+        return values
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -164,7 +166,7 @@ class _DecoupledStep(torch.autograd.Function):
         mean_variance: Tensor | None,
         mean: Tensor,
         root: Tensor,
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[tuple[Tensor, ...], _Kept]:
         grams = StationaryGrams(profiles[0], z, x, lengthscale)
         mean_grams = StationaryGrams(profiles[1], z, x, mean_lengthscale)
         s, s_mean = (x.new_ones(1, 1) if v is None else v for v in (variance, mean_variance))
@@ -209,7 +211,7 @@ class _DecoupledStep(torch.autograd.Function):
         )  # fmt: skip
         ctx.save_for_backward(*kept_k, *kept_q, *kept)
         ctx.mark_non_differentiable(info)
-        return f_mean, residual, f_explained, kl, omega, info
+        return (f_mean, residual, f_explained, kl, omega, info), kept
 
     @staticmethod
     def _backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

@@ -22,7 +22,7 @@ from duogp.kernels.grams import StationaryGrams
 from duogp.kernels.profiles import Profile
 from duogp.kernels.stationary import split_variance, stationary_part
 from duogp.numerics.factorisation import Numerics
-from duogp.numerics.tensor_core_products import sharing
+from duogp.numerics.tensor_core_products import among, sharing
 from duogp.variational import CholeskyQ
 
 
@@ -103,8 +103,9 @@ class _StationaryStep(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.grams = StationaryGrams(profile, z, x, lengthscale)
         K, k, kernel_kept = ctx.grams.forward(z, x, lengthscale, jitter)
-        with sharing(k) as ctx.known:
+        with sharing(k) as known:
             values, kept = projection.forward(K, k, mean, root)
+        ctx.known = among(known, kept)
         ctx.projection, ctx.split = projection, len(kernel_kept)
         ctx.save_for_backward(*kernel_kept, *kept)
         ctx.mark_non_differentiable(values[-1])

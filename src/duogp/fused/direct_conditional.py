@@ -150,7 +150,7 @@ class DirectConditional(DirectStep):
             self.through_omega()
             self.G.addcmul_(c.unsqueeze(-1), across(g_t)).neg_().addcmul_(phi, across(2.0 * g_norm))
             g_A.sub_(self.square)
-            g_c = g_c - self._times_columns(phi, g_t)
+            g_c = g_c - times_columns(phi, g_t)
             g_W.add_(g_E)
             g_mu = g_mu + g_t
             g_rho = g_rho + g_omega * self.omega / rho
@@ -168,7 +168,7 @@ class DirectConditional(DirectStep):
         Y = self.Y.mul_(self.lower)
         g_root = torch.mul(self.g_F, self.lower).add_(Y)
         g_root.diagonal().sub_(self.F_diagonal.reciprocal().mul_(g_kl))
-        g_m = self._times_columns(psi, g_mu).add_(y)
+        g_m = times_columns(psi, g_mu).add_(y)
         self.of_q()
         self.G.addcmul_(m.unsqueeze(-1), across(g_mu))
         self.outer_q()
@@ -183,9 +183,6 @@ class DirectConditional(DirectStep):
         add_gradient(self.basis.inducing, from_k[0] + from_q[0])
         self.kernel.add_gradients(from_k[1], g_s)
         self.mean_kernel.add_gradients(from_q[1], g_s_mean)
-
-    def _times_columns(self, A: Tensor, values: Tensor) -> Tensor:
-        return times_columns(A, values.view(*A.shape[:-2], -1))
 
     def _kernel_gradients(self, kernel: DirectKernel, last: Plan) -> tuple[Tensor, list[float]]:
         """Gradients of Z and the lengthscale from P, and from gφ in `G`."""

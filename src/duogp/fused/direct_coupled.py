@@ -114,16 +114,16 @@ class DirectCoupled(DirectStep):
 
     def plan_sums(self, x: Tensor) -> None:
         M, T, R, cuts, kernel = self.M, self.T, self.R, self.cuts, self.kernel
-        given, found = x.new_zeros(2, M, 2 * (M + 1))
-        of_S, of_P, B, g_K = given[:, : M + 1], given[:, M + 1 :], found[:, : M + 1], found[:, M + 1 :]
-        self.D, self.m_given, between = of_S[:, :M], of_S[:, M], of_P[:, :M]
+        given, found = x.new_zeros(2, M, 2 * M + 1)
+        self.D, self.m_given, between = given[:, :M], given[:, M], given[:, M + 1 :]
+        B, g_K = found[:, : M + 1], found[:, M + 1 :]
         self.D_diagonal = self.D.diagonal()
         self.minus_half = minus_half_mask(M, x)
         self.before = gram_of_lower(R, self.D, cuts) + less_lower_product(self.P, R, self.g_R.mT, cuts)
         self.after = (
             T.divide(self.P, between)
             + T.solve_transposed(given, found)
-            + [partial(kernel.g_K.copy_, g_K[:, :M])]
+            + [partial(kernel.g_K.copy_, g_K)]
             + product(B, self.phi_and_g_mu, kernel.g_k)
         )
 

@@ -55,19 +55,23 @@ class Plan(list[Callable[[], Any]]):
 
 
 def slices_of(n: int) -> int:
-    """Slices of n columns, one for each thread of torch; one where that is not possible, or not measured."""
+    """Slices of n columns, one for each thread that torch has now; one for all where n cannot be shared out.
+
+    So it is with more threads than a few, and without MKL, whose batched products have a thread for each.
+    """
     threads = torch.get_num_threads()
     few = threads <= MOST_SLICES and torch.backends.mkl.is_available()
     return threads if few and n % threads == 0 and n // threads >= FEWEST_COLUMNS else 1
 
 
-def product(A: Tensor, B: Tensor, out: Tensor, memory: Tensor | None = None) -> Plan:
-    """A B; of slices of A, of B or of both. ``memory``: numbers for one more ``out``."""
+def product(A: Tensor, B: Tensor, out: Tensor, memory: Rows | None = None) -> Plan:
+    """A B; of slices of A, of B or of both. ``memory``: for slices that are not contiguous in ``out``."""
     if out.dim() == 2:
         return Plan([partial(torch.mm, A, B, out=out)])
     to = out
     if not out.is_contiguous():
-        to = (out.new_empty(out.numel()) if memory is None else memory[: out.numel()]).view(out.shape)
+        assert memory is not None
+        to = memory(out.shape[-2])
     plan = Plan([partial(torch.bmm, _batch(A, out), _batch(B, out), out=to)])
     return plan if to is out else Plan([*plan, partial(out.copy_, to)])
 
@@ -86,13 +90,13 @@ def _batch(A: Tensor, like: Tensor) -> Tensor:
 
 def lower_product(L: Tensor, H: Tensor, out: Tensor, cuts: Cuts) -> Plan:
     """L H for a lower triangular L."""
-    memory = _memory(out, cuts)
+    memory = rows_for(out, cuts)
     return _joined(product(L[i:j, :j], H[..., :j, :], out[..., i:j, :], memory) for i, j in cuts)
 
 
 def upper_product(L: Tensor, H: Tensor, out: Tensor, cuts: Cuts) -> Plan:
     """LᵀH for a lower triangular L."""
-    memory = _memory(out, cuts)
+    memory = rows_for(out, cuts)
     return _joined(product(L[i:, i:j].mT, H[..., i:, :], out[..., i:j, :], memory) for i, j in cuts)
 
 
@@ -100,17 +104,24 @@ def lower_outer(A: Tensor, B: Tensor, out: Tensor, cuts: Cuts) -> Plan:
     """A Bᵀ on and below the blocks of the diagonal, summed over slices; what is above in ``out`` stays."""
     if A.dim() == 2:
         return Plan([partial(torch.mm, A[i:j], B[:j].mT, out=out[i:j, :j]) for i, j in cuts])
-    plan = Plan()
+    plan, memory = Plan(), A.new_empty(len(A) * max((j - i) * j for i, j in cuts))
     for i, j in cuts:
-        parts = A.new_empty(len(A), j - i, j)
+        parts = memory[: len(A) * (j - i) * j].view(len(A), j - i, j)
         plan += product(A[:, i:j], B[:, :j].mT, parts)
         plan.append(partial(torch.sum, parts, 0, out=out[i:j, :j]))
     return plan
 
 
-def _memory(like: Tensor, cuts: Cuts) -> Tensor | None:
-    """Numbers for the largest block of rows of slices."""
-    return None if like.dim() == 2 else like.new_empty(max(j - i for i, j in cuts) * like[..., 0, :].numel())
+#: Memory for so many rows.
+Rows = Callable[[int], Tensor]
+
+
+def rows_for(like: Tensor, cuts: Cuts) -> Rows:
+    """Contiguous memory for the rows of any block of ``like``, which blocks share."""
+    *slices, _, columns = like.shape
+    one = like[..., 0, :].numel()
+    memory = like.new_zeros(max(j - i for i, j in cuts) * one)
+    return lambda rows: memory[: rows * one].view(*slices, rows, columns)
 
 
 def _joined(plans: Iterable[Plan]) -> Plan:
@@ -182,7 +193,7 @@ class Triangle:
 
     def solve(self, B: Tensor, out: Tensor, count: int | None = None) -> Plan:
         """L⁻¹B, or that of the first ``count`` blocks; ``out`` is other memory."""
-        plan, parts, memory = Plan(), self._parts(B), _memory(B, self.cuts)
+        plan, parts, memory = Plan(), rows_for(B, self.cuts), rows_for(B, self.cuts)
         for (i, j), inverse in zip(self.cuts[:count], self.inverses[:count], strict=True):
             part = B[..., i:j, :]
             if i:
@@ -193,7 +204,7 @@ class Triangle:
 
     def solve_transposed(self, G: Tensor, out: Tensor, count: int | None = None) -> Plan:
         """L⁻ᵀG, or that of the first ``count`` blocks; ``out`` is other memory."""
-        plan, parts, memory = Plan(), self._parts(G), _memory(G, self.cuts)
+        plan, parts, memory = Plan(), rows_for(G, self.cuts), rows_for(G, self.cuts)
         cuts = self.cuts[:count]
         M = cuts[-1][1]
         for (i, j), inverse in zip(cuts[::-1], self.inverses[:count][::-1], strict=True):
@@ -214,10 +225,3 @@ class Triangle:
             plan += product(P[i:, i:j], inverse, out[i:, i:j])
             done.append((i, j))
         return plan
-
-    def _parts(self, like: Tensor) -> Callable[[int], Tensor]:
-        """Rows of memory that blocks share."""
-        *slices, _, columns = like.shape
-        one = like[..., 0, :].numel()
-        memory = like.new_zeros(max(j - i for i, j in self.cuts) * one)
-        return lambda rows: memory[: rows * one].view(*slices, rows, columns)

@@ -43,7 +43,7 @@ from duogp.numerics.products import (
     upper_product,
     whiten,
 )
-from duogp.numerics.tensor_core_products import sharing
+from duogp.numerics.tensor_core_products import among, sharing
 
 #: Rows for each inducing point from which four large products and three small ones are the better choice.
 MANY_ROWS = 2.5
@@ -217,8 +217,9 @@ class _Node(torch.autograd.Function):
     def forward(
         ctx: Any, projection: Projection, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
     ) -> tuple[Tensor, ...]:
-        with sharing(k) as ctx.known:
+        with sharing(k) as known:
             values, kept = projection.forward(K, k, mean, root)
+        ctx.known = among(known, kept)
         ctx.projection, ctx.dtype = projection, K.dtype
         ctx.save_for_backward(*kept)
         ctx.mark_non_differentiable(values[-1])

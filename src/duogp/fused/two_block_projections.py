@@ -9,7 +9,7 @@ variance, and its features are not needed (`MeanVariance`). With T = L⁻¹ of t
     gk = a gμᵀ + [T_uᵀĜ; 0]    gK = −Tᵀ Φ(P) T,    P = tril(m gmᵀ) + [tril(Ĝφᵀ), 0; 0, 0]
 
 so the products with the rows are those of M coupled points. Φ(m gmᵀ) T can be had by cumulative sums: row i
-of it is mᵢ (Σⱼ<ᵢ gmⱼ Tⱼ + ½ gmᵢ Tᵢ). They are the quicker way where products are not made on tensor cores.
+of it is mᵢ (Σⱼ<ᵢ gmⱼ Tⱼ + ½ gmᵢ Tᵢ). On a GPU that is quicker, unless products are made on tensor cores.
 """
 
 from __future__ import annotations

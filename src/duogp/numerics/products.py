@@ -55,6 +55,8 @@ def factorised_in_halves(K: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor,
     [A ·]   with A = L₁L₁ᵀ: L₂₁ = B L₁⁻ᵀ, L₂L₂ᵀ = C − L₂₁L₂₁ᵀ, and below the diagonal of the inverse stands
     [B C]   −L₂⁻¹L₂₁L₁⁻¹.
 
+    L₂₁ is refined once: by the inverse alone it has the condition of L₁ times the error of substitution.
+
     The factorisation of 1,000 points leaves most of an H200 free: two take 0.49 ms, one 0.44. That of 2,000
     does not: two take 1.49 ms, one 0.94.
     """
@@ -66,6 +68,9 @@ def factorised_in_halves(K: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor,
     T = torch.zeros_like(L, dtype=dtype)
     first, T_first, info = factorised(K[..., :half, :half], K.dtype)
     below = K[..., half:, :half] @ T_first.mT
+    missing = K[..., half:, :half].clone()
+    add_product(missing, below, first.mT, -1.0)
+    add_product(below, missing, T_first.mT, 1.0)
     rest = K[..., half:, half:].clone()
     add_product(rest, below, below.mT, -1.0)
     second, T_second, info_second = factorised(rest, K.dtype)
@@ -157,7 +162,7 @@ def upper_product(L: Tensor, H: Tensor) -> Tensor:
 
 
 def lower_outer(A: Tensor, B: Tensor) -> Tensor:
-    """tril(A Bᵀ) [..., M, M] of [..., M, n]; what is above the diagonal is mostly not computed."""
+    """tril(A Bᵀ) [..., M, M] of [..., M, n]; most of the rest is not computed on a CPU or tensor cores."""
     cuts = _cuts(A)
     if not cuts:
         return multiply(A, B.mT, lower=True)
@@ -184,7 +189,10 @@ def outer_below(A: Tensor, B: Tensor) -> Tensor:
 
 
 class Outer(NamedTuple):
-    """A term ± A Bᵀ of a sum; ``triangles``: A and B are lower triangular."""
+    """A term ± A Bᵀ of a sum of lower triangles.
+
+    ``triangles``: B is lower triangular, so that entries of A above the diagonal do not matter.
+    """
 
     A: Tensor
     B: Tensor

@@ -96,8 +96,8 @@ def product(left: Tensor, right: Tensor, to: Tensor | None = None) -> Tensor:
 def available(device: torch.device) -> bool:
     """Whether a device has these products and they are right."""
     g = torch.Generator().manual_seed(0)
-    A = torch.randn(2, 24, 40, generator=g, dtype=torch.float64)
-    B = torch.rand(2, 40, 48, generator=g, dtype=torch.float64)
+    A = torch.randn(2, 24, 40, generator=g, dtype=torch.float64, device="cpu")
+    B = torch.rand(2, 40, 48, generator=g, dtype=torch.float64, device="cpu")
     try:
         return all(_is_right(A[:batch], B[:batch], device) for batch in (1, 2))
     except (RuntimeError, TypeError, NotImplementedError):

@@ -18,12 +18,17 @@ float32 takes 186; with 300 points, 12 and 12.
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+logger = logging.getLogger("duogp")
 
 #: What is known of a factor: where it is not zero.
 Shape = Literal["full", "lower", "upper"]
@@ -35,17 +40,23 @@ SMALLEST = 448
 def suits(A: Tensor, B: Tensor) -> bool:
     """Whether A [..., m, k] and B [..., k, n] are multiplied here: large, float32, on a GPU that can.
 
-    Not where autograd would have to see it: `product` has no gradient.
+    Not where autograd would have to see it: `product` has no gradient. Nor in code that is traced, where the
+    memory that the kernels write would be all that is seen of them.
     """
     return (
         A.is_cuda
         and A.dtype == B.dtype == torch.float32
         and A.shape[:-2] == B.shape[:-2]
-        and not torch.compiler.is_compiling()
+        and not is_traced()
         and not (torch.is_grad_enabled() and (A.requires_grad or B.requires_grad))
         and min(*A.shape[-2:], B.shape[-1]) >= SMALLEST
         and available(A.device)
     )
+
+
+def is_traced() -> bool:
+    """Whether operations are recorded, by `torch.compile` or by `make_fx`."""
+    return torch.compiler.is_compiling() or get_proxy_mode() is not None
 
 
 def product(
@@ -61,7 +72,8 @@ def product(
     """add ± A B [..., m, n], new memory; ``lower``: its lower triangle, zero above the diagonal.
 
     A [..., m, k] and B [..., k, n] are float32 of the same batch. Where one of them is said to be a triangle,
-    its other half holds zeros.
+    its other half holds zeros. A row with a number that is not finite gives NaN, rows of its block may get
+    zeros; products below 1e-35 are zero.
     """
     from duogp.numerics import tensor_core_products_triton as kernels
 
@@ -100,14 +112,23 @@ class _Sharing:
 def sharing(like: Tensor, known: Known | None = None) -> AbstractContextManager[Known | None]:
     """A block of code whose products of matrices on the device of ``like`` split every matrix once.
 
-    It gives what it came to know, for a later block to begin with. A matrix that was written to since is
+    It gives what it came to know, for a later block to begin with (`among` leaves out what that does not
+    read: parts take as much memory as their matrix). A matrix that was written to since is
     split again, and so is one that another stream of the GPU needs, which would have to wait.
     """
     return _Sharing({} if known is None else known) if _shares(like) else nullcontext()
 
 
+def among(known: Known | None, matrices: Iterable[Tensor]) -> Known | None:
+    """What is known of these matrices and of views of them."""
+    if known is None:
+        return None
+    begins = {A.untyped_storage().data_ptr() for A in matrices}
+    return {key: entry for key, entry in known.items() if entry[0].untyped_storage().data_ptr() in begins}
+
+
 def _shares(like: Tensor) -> bool:
-    return like.is_cuda and not torch.compiler.is_compiling()
+    return like.is_cuda and not is_traced()
 
 
 def _parts(A: Tensor) -> Any:
@@ -139,25 +160,34 @@ _available: dict[torch.device, bool] = {}
 def available(device: torch.device) -> bool:
     """Whether a device has these products and they are right; they are compiled here, once for a machine.
 
-    False for now, but not for ever, where that cannot be found out: for want of memory, or inside the capture
-    of a graph.
+    False for now, but not for ever, where that cannot be found out: for want of memory, inside the capture of
+    a graph or where code is traced. On the GPUs of workstations three products of float16 take about as long
+    as one of float32: they have none of these.
     """
     if device not in _available:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        if is_traced() or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
             return False
         try:
-            _available[device] = _are_right(device)
+            _available[device] = _is_for_products(device) and _are_right(device)
         except torch.OutOfMemoryError:
             return False
-        except Exception:  # no Triton, or one that cannot compile for this device
+        except Exception as error:  # no Triton, or one that cannot compile for this device
+            if "out of memory" in str(error):
+                return False
+            logger.info("products are not made on the tensor cores of %s: %s", device, error)
             _available[device] = False
     return _available[device]
 
 
+def _is_for_products(device: torch.device) -> bool:
+    """Compute capability 8.0, 9.0 or 10.0; measured on 9.0 (H200)."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) in ((8, 0), (9, 0), (10, 0))
+
+
 def _are_right(device: torch.device) -> bool:
     g = torch.Generator().manual_seed(0)
-    A = torch.randn(2, 150, 150, generator=g, dtype=torch.float64)
-    B = 1e-6 * torch.randn(2, 150, 150, generator=g, dtype=torch.float64)
+    A, B = torch.randn(2, 2, 150, 150, generator=g, dtype=torch.float64, device="cpu")
+    B = 1e-6 * B
     orders = [(left, right) for left in (False, True) for right in (False, True)]
     return all(_is_right(A, B, device, *transposed) for transposed in orders)
 

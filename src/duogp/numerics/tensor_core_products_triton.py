@@ -29,8 +29,8 @@ def _split(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Blocks of a matrix times powers of two in two parts, [batch, 2, rows, columns], padded with zeros.
 
-    A power puts the largest entry of its block into [2¹³, 2¹⁴); its inverse is written to scales
-    [batch, blocks down, across].
+    A power puts the largest entry of its block into [2¹³, 2¹⁴), if that is finite and at least 2⁻¹¹³; its
+    inverse is written to scales [batch, blocks down, across].
     """
     place, batch = tl.program_id(0), tl.program_id(1)
     i = (place // across) * BLOCK + tl.arange(0, BLOCK)
