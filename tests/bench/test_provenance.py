@@ -88,7 +88,14 @@ def test_a_row_of_many_methods_depends_on_all_rooms(monkeypatch):
     assert staleness(row, Ledger()) == ["numerics changed: auto"]
     then, now = (room_hashes(each)["auto"] for each in (at["abc"], modules))
     assert staleness(row, Ledger((frozenset({f"auto:{then}", f"auto:{now}"}),))) == []
-    assert staleness(row | {"commit": "unknown"}, Ledger()) == ["numerics changed"]
+    lost = row | {"commit": "unknown"}
+    assert staleness(lost, Ledger()) == ["numerics changed"]
+    assert staleness(lost, Ledger(commits={"0" * 16: "abc"})) == ["numerics changed: auto"]
+
+
+def test_commits_of_the_ledger_have_the_versions_that_it_names():
+    for version, commit in Ledger.read().commits.items():
+        assert numerics.numerics_at(commit) in (version, None)  # None: no history here
 
 
 def test_a_row_from_before_has_no_provenance():

@@ -18,7 +18,7 @@ import subprocess
 import tarfile
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -157,10 +157,13 @@ def _is_text_alone(node: object) -> bool:
 class Ledger:
     """Groups of versions, of everything or of a room, that were shown to give the same numbers.
 
-    The file has tables ``[[same]]`` with ``versions`` (a list of hashes) and ``evidence`` (what was run).
+    The file has tables ``[[same]]`` with ``versions`` (a list of hashes) and ``evidence`` (what was run), and
+    a table ``[commits]``: versions of everything, and a commit that has them, for rows made at a commit that
+    is not in the history.
     """
 
     groups: tuple[frozenset[str], ...] = ()
+    commits: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path = LEDGER) -> Ledger:
@@ -177,7 +180,7 @@ class Ledger:
             joined = [other for other in groups if other & group]
             groups = [other for other in groups if not other & group]
             groups.append(group.union(*joined))
-        return cls(tuple(groups))
+        return cls(tuple(groups), {str(k): str(v) for k, v in raw.get("commits", {}).items()})
 
     def same(self, one: str, other: str) -> bool:
         """Whether two versions are known to give the same numbers."""

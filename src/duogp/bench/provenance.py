@@ -126,7 +126,7 @@ def staleness(row: Mapping[str, Any], ledger: Ledger) -> list[str]:
 
     A row is fresh where all code is what it was (by its numerics version), or where the rooms are that its
     fit runs through; the ledger says which versions are as good as equal. A row with a clean commit that
-    holds neither has those of its commit.
+    holds neither has those of its commit, or of one that the ledger knows to have the same version.
     """
     version = row.get("numerics")
     commit = _clean_commit(row)
@@ -137,6 +137,8 @@ def staleness(row: Mapping[str, Any], ledger: Ledger) -> list[str]:
     reasons = [f"default changed: {change}" for change in changed_defaults(row)]
     if ledger.same(str(version), numerics_version()):
         return reasons
+    if commit is None or module_hashes_at(commit) is None:
+        commit = ledger.commits.get(str(version))
     changed = _changed_rooms(row, commit, ledger)
     if changed is None:
         return [CHANGED_NUMERICS, *reasons]
