@@ -15,6 +15,7 @@ and are not looked at. Who does not get there is in the row without a time.
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -152,12 +153,11 @@ def gpflow_peers(split: Split, M: int, epochs: int, seconds: float, python: str)
         np.savez(path, **arrays)
         for i, kind in enumerate(GPFLOW):
             command = [python, str(SCRIPT), str(path), kind, str(M), str(epochs), threads]
-            share = seconds / (len(GPFLOW) - i)
+            share = max(seconds / (len(GPFLOW) - i), 1.0)
             begun = now("cpu")
             try:
-                done = subprocess.run(
-                    command, capture_output=True, text=True, env=environment, timeout=max(share, 1.0)
-                )
+                limit = share if math.isfinite(share) else None
+                done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=limit)
                 answer = json.loads(done.stdout)
                 looks = [Look(**look) for look in answer["looks"]]
                 if not looks:
