@@ -127,6 +127,18 @@ def test_a_likelihood_is_seen_when_it_is_complete(monkeypatch: pytest.MonkeyPatc
         assert len(set(pool.map(noise, range(THREADS)))) == 1
 
 
+def test_noise_at_its_floor_loses_none_to_the_folds() -> None:
+    """A target without noise, trained for long: softplus(raw) is nothing beside the floor."""
+    gp = copy.deepcopy(model_of("trees"))
+    gp.learned = replace(gp.learned, unseen=np.full(1, 0.01))
+    noise = gp.model.likelihood.noise
+    with torch.no_grad():
+        noise.raw.fill_(-80.0)
+    assert float(noise().detach().sum()) == noise.floor
+    assert float(gp._likelihood.noise().detach().sum()) == pytest.approx(noise.floor, rel=2e-3)
+    assert np.isfinite(gp.predict(np.zeros((1, len(gp.columns)))).std).all()
+
+
 def live_tensors() -> int:
     gc.collect()
     return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())

@@ -313,7 +313,8 @@ class GP(Drawing):
         removed = self.learned.removed_by_averaging(self._slope, self._learned_scale)
         if removed is not None and likelihood.learns_noise:
             noise = likelihood.noise()
-            least = (LEAST_NOISE * noise).clamp_min(1.001 * likelihood.noise.floor).minimum(noise)
+            # Noise that was learned may be its floor to the last digit; what is written must be above it.
+            least = (LEAST_NOISE * noise).clamp_min(1.001 * likelihood.noise.floor)
             likelihood.noise.set_(torch.maximum(noise - removed.reshape(noise.shape), least))
 
     # -- what was learned ------------------------------------------------------------------------------------
