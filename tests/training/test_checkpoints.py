@@ -16,7 +16,7 @@ import torch
 
 import duogp
 from duogp.errors import CheckpointError, CheckpointWarning
-from duogp.training import backends, checkpoint
+from duogp.training import backends, checkpoint, convergence
 from duogp.training.checkpoint import CheckpointOptions, Slot, Snapshot, opened
 
 RNG = np.random.default_rng(0)
@@ -40,7 +40,7 @@ FITS: dict[str, dict[str, Any]] = {
         "early_stopping": True,
         "patience": 1,
     },
-    "stochastic, plateau": {"method": "ppgpr", "steps": 14, "batch_size": 20, "schedule": "plateau"},
+    "stochastic, cycles": {"method": "ppgpr", "steps": 14, "batch_size": 20, "schedule": "cycles"},
     "stochastic, grid of beta2": {
         "method": "dcsvgp",
         "solver": "stochastic",
@@ -71,6 +71,12 @@ FITS: dict[str, dict[str, Any]] = {
 
 
 TRAINED = [name for name, m in duogp.METHODS.items() if not (m.is_baseline or m.learns_online)]
+
+
+@pytest.fixture(autouse=True)
+def short_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several cycles of rates in a dozen steps."""
+    monkeypatch.setattr(convergence, "FIRST_CYCLE", 2)
 
 
 class KilledError(Exception):
@@ -272,7 +278,7 @@ def test_a_seed_that_was_not_given_is_kept(tmp_path: Path) -> None:
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fit = FITS["stochastic, plateau"]
+    fit = FITS["stochastic, cycles"]
     whole = fitted(fit)
     with monkeypatch.context() as patch:
         killed_after(patch, 7)
@@ -302,7 +308,7 @@ def test_damage_everywhere_is_a_clear_error(damage: str, tmp_path: Path) -> None
 
 
 def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fit = FITS["stochastic, plateau"]
+    fit = FITS["stochastic, cycles"]
     whole = fitted(fit)
     with monkeypatch.context() as patch:
         killed_after(patch, 4)

@@ -32,7 +32,7 @@ from duogp.fitting.training_plan import (
 from duogp.methods.registry import Method
 from duogp.methods.settings import Settings, as_list
 from duogp.training import TrainingPlan
-from duogp.training.schedules import plateau
+from duogp.training.schedules import cycles
 
 #: Rows up to which Ω may see all of them at once (its cost is n³), and up to which it does so unasked.
 FULL_OMEGA_ROWS = 5000
@@ -108,7 +108,7 @@ class Plan:
         if t.optimiser == "lbfgs":
             end = f", until they gain less than {t.tolerance:g} a row" if t.tolerance else ""
             return f"at most {length} of L-BFGS{end}{limit}{early}"
-        if t.schedule is plateau and t.tolerance:
+        if t.schedule is cycles and t.tolerance:
             length = f"at most {length}, until they gain less than {t.tolerance:g} a row,"
         return f"{length} at rate {t.learning_rate:g}{limit}{early}"
 

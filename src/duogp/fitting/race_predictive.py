@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 from duogp.fitting.builder import Builder, start_from
 from duogp.fitting.race import Candidate, Race, label
+from duogp.fitting.training_plan import adam_betas
 from duogp.methods import METHODS
 from duogp.models.model import Model
 from duogp.posterior.gp import GP
 from duogp.training import History, make_schedule, settle, train
+from duogp.training.adam import BETAS
 
 
 class Runner(NamedTuple):
@@ -101,6 +103,7 @@ class PredictiveRounds:
             steps=steps,
             learning_rate=settings.learning_rate or rules.predictive_rate,
             schedule=make_schedule(settings.schedule or schedule),
+            adam_betas=adam_betas(settings, BETAS),
             evaluate_every=-(-rules.look_every // per_epoch),
             patience=settings.patience or rules.patience,
             restore_best=True,

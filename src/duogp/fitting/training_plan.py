@@ -12,16 +12,19 @@ from duogp.likelihoods import Likelihood
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings
 from duogp.training import TrainingPlan, make_schedule
-from duogp.training.schedules import plateau
+from duogp.training.adam import BETAS, QUICK_BETAS
+from duogp.training.schedules import cycles
 
 #: Epochs of minibatches unless told otherwise: a hundred, but on small tables as many as make so many steps;
 #: where the loss says when to stop, so many at most.
 EPOCHS, MIN_STEPS, MOST_STEPS = 100, 500, 6000
 #: Steps on the collapsed bound unless told otherwise: of L-BFGS, which stops by itself, and of Adam.
 NEWTON_STEPS, ADAM_STEPS = 3000, 200
-#: Adam's rate on minibatches: where it is cut as the loss rests, of shallow and deep GPs (the q(u) of hidden
-#: layers has far to go), and where a protocol cuts it.
-PLATEAU_RATE, DEEP_RATE, PROTOCOL_RATE = 0.03, 0.1, 0.01
+#: Adam's rate on minibatches, the highest of every cycle; where two batches are the whole table, so that
+#: gradients have little noise, and in deep GPs (the q(u) of hidden layers has far to go); and in a protocol.
+CYCLE_RATE, QUICK_RATE, PROTOCOL_RATE = 0.03, 0.1, 0.01
+#: Batches of a table whose gradients have little noise, at most.
+FEW_BATCHES = 2
 #: Step size of natural gradients, by whether the likelihood is log-concave. Where it is not, a quick q(u)
 #: settles before the kernel has moved.
 NATURAL_RATE = {True: 0.1, False: 0.02}
@@ -67,14 +70,15 @@ def make_training(
         every = 1
     rate = method.recipe.closed_form_rate if closed else PROTOCOL_RATE
     if rests:
-        rate = DEEP_RATE if method.is_deep else PLATEAU_RATE
+        few = solver == "stochastic" and n <= FEW_BATCHES * settings.batch_size
+        rate = QUICK_RATE if method.is_deep or few else CYCLE_RATE
     natural = settings.natural_rate or NATURAL_RATE[likelihood.is_log_concave]
     patience = LONG_PATIENCE if newton or method.has_network else PATIENCE
     return TrainingPlan(
         epochs=settings.epochs or epochs,
         learning_rate=settings.learning_rate or rate,
         schedule=make_schedule(
-            settings.schedule or ("cosine" if closed else "plateau" if rests else "multistep")
+            settings.schedule or ("cosine" if closed else "cycles" if rests else "multistep")
         ),
         evaluate_every=settings.evaluate_every or every,
         patience=(settings.patience or patience) if early else None,
@@ -82,6 +86,7 @@ def make_training(
         check_every=10 if closed else 50,
         natural_rate=natural if solver == "natural" else None,
         mean_rule=settings.mean_rule,
+        adam_betas=adam_betas(settings, QUICK_BETAS if rests else BETAS),
         steps=settings.steps,
         seconds=settings.time_budget,
         weight_decay=WEIGHT_DECAY if settings.weight_decay is None else settings.weight_decay,
@@ -90,6 +95,14 @@ def make_training(
         optimiser="lbfgs" if newton else "adam",
         tolerance=settings.tolerance,
     )
+
+
+def adam_betas(settings: Settings, otherwise: tuple[float, float]) -> tuple[float, float]:
+    """Those of the settings, where they are given."""
+    if settings.adam_betas is None:
+        return otherwise
+    first, second = settings.adam_betas
+    return first, second
 
 
 def _uses_newton(settings: Settings, closed: bool) -> bool:
@@ -167,7 +180,7 @@ def make_warm_start(
     if steps is None and closed:
         steps = method.recipe.warm_start_steps
     elif steps is None:  # minibatches till the loss rests: most of the way has a shorter one
-        steps = NEWTON_STEPS if training.schedule is plateau and _starts_warm(method, settings) else 0
+        steps = NEWTON_STEPS if training.schedule is cycles and _starts_warm(method, settings) else 0
     if not steps:
         return None
     if method.is_deep and not _hands_inputs_on(settings, dims):

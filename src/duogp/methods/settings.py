@@ -46,6 +46,10 @@ def _are_weights(value: Any) -> bool:
     return bool(as_list(value)) and all(_is_number(v) and v >= 0 for v in as_list(value))
 
 
+def _are_shares(value: Any) -> bool:
+    return isinstance(value, Sequence) and all(_is_number(v) and 0 <= v < 1 for v in value)
+
+
 #: Checks of a type of setting, see `_checks`.
 COUNT = Check("be a positive integer", lambda v: _is_integer(v) and v >= 1)
 POSITIVE = Check("be a positive number", lambda v: _is_number(v) and v > 0)
@@ -56,6 +60,7 @@ COUNT_OR_ZERO = COUNT._replace(holds=lambda v: v == 0 or COUNT.holds(v))
 NOT_NEGATIVE = Check("be a number ≥ 0", lambda v: _is_number(v) and v >= 0)
 ABOVE_ONE = Check("be a number above 1", lambda v: _is_number(v) and v > 1)
 SHARE = Check("be in [0, 1)", lambda v: _is_number(v) and 0 <= v < 1)
+TWO_SHARES = Check("be two numbers in [0, 1)", lambda v: _are_shares(v) and len(v) == 2)
 POSITIVE_SHARE = Check("be in (0, 1]", lambda v: _is_number(v) and 0 < v <= 1)
 WEIGHTS = Check("be a number ≥ 0 or a list of such numbers", _are_weights)
 NO_ZERO = Check("be above 0 (without the KL, q(u) has no scale)", lambda v: 0 not in as_list(v))
@@ -209,9 +214,12 @@ class Settings(CheckedSettings):
         "auto"  #: L-BFGS in closed form, unless Adam's rate is given
     )
     learning_rate: float | None = None  #: of Adam
+    adam_betas: Annotated[Sequence[float] | None, TWO_SHARES] = (
+        None  #: of Adam's means of gradients and of their squares; 0.95, in a protocol 0.9 and 0.999
+    )
     natural_rate: float | None = None  #: of natural gradients on q(u): 0.1; 0.02 without log-concavity
     mean_rule: Literal["adam", "exact", "diagonal", "joint"] = "adam"  #: of γ, beside natural gradients
-    schedule: Any = None  #: "constant", "multistep", "cosine", "plateau" or a function of the fraction done
+    schedule: Any = None  #: "constant", "multistep", "cosine", "cycles" or a function of the fraction done
     validation_fraction: Annotated[float | None, SHARE] = None
     early_stopping: bool | None = None
     patience: int | None = None  #: looks without improvement before stopping: 10, 40 with networks or L-BFGS

@@ -11,18 +11,28 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-BETAS = 0.9, 0.999
+#: Of the means of gradients and of their squares: what the papers use, and what forgets in twenty steps how
+#: large gradients were before. Those of targets without noise become smaller by orders of magnitude.
+BETAS, QUICK_BETAS = (0.9, 0.999), (0.95, 0.95)
 EPSILON = 1e-8
 
 
 class Adam:
-    """``rate`` may be a tensor on the device, for captured steps; parameters without a gradient stay put."""
+    """Adam or, with ``decays`` of the parameters, AdamW.
+
+    ``rate`` may be a tensor on the device, for captured steps; parameters without a gradient stay put.
+    ``betas``: of the means of gradients and of their squares.
+    """
 
     def __init__(
-        self, parameters: Sequence[Tensor], rate: float | Tensor, decays: Sequence[float] | None = None
+        self,
+        parameters: Sequence[Tensor],
+        rate: float | Tensor,
+        decays: Sequence[float] | None = None,
+        betas: tuple[float, float] = BETAS,
     ) -> None:
         self.parameters = list(parameters)
-        self.rate = rate
+        self.rate, self.betas = rate, betas
         self.count = torch.zeros((), dtype=torch.float32, device=self.parameters[0].device)
         self.first = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.second = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
@@ -51,8 +61,8 @@ class Adam:
                 [],
                 [self.count] * len(moved),
                 lr=self.rate,  # type: ignore[arg-type]
-                beta1=BETAS[0],
-                beta2=BETAS[1],
+                beta1=self.betas[0],
+                beta2=self.betas[1],
                 weight_decay=decay,
                 eps=EPSILON,
                 amsgrad=False,

@@ -18,7 +18,7 @@ from duogp.kernels.deep_kernel import Deep
 from duogp.kernels.foreign import Foreign
 from duogp.numerics.networks import Linear
 from duogp.numerics.parameters import Positive
-from duogp.training.adam import Adam
+from duogp.training.adam import BETAS, Adam
 from duogp.training.lbfgs import LBFGS, Curvature
 from duogp.training.problems import Problem
 
@@ -43,6 +43,7 @@ class StepBackend:
         learning_rate: float,
         natural: NaturalGradient | None = None,
         weight_decay: float = 0.0,
+        betas: tuple[float, float] = BETAS,
     ) -> None:
         self.problem = problem
         self.parameters = parameters
@@ -53,7 +54,8 @@ class StepBackend:
         descended = [p for p in parameters if id(p) not in own] or [idle]
         # Weights of networks decay, nothing else does.
         decaying = {id(p) for p in network_weights(problem.model)} if weight_decay else set()
-        self.adam = Adam(descended, learning_rate, [weight_decay * (id(p) in decaying) for p in descended])
+        decays = [weight_decay * (id(p) in decaying) for p in descended]
+        self.adam = Adam(descended, learning_rate, decays, betas)
 
     def state(self) -> list[Tensor]:
         """Every tensor that a step changes, for snapshots: parameters and what the optimisers remember."""
@@ -281,6 +283,7 @@ def make_backend(
     natural: NaturalGradient | None = None,
     *,
     weight_decay: float = 0.0,
+    betas: tuple[float, float] = BETAS,
     steps: int = 0,
     optimiser: Optimiser = "adam",
 ) -> StepBackend:
@@ -288,7 +291,7 @@ def make_backend(
     newton = optimiser == "lbfgs"
     on_cuda = parameters[0].is_cuda
     capturable = is_capturable(problem.model) and problem.can_capture
-    given = problem, parameters, learning_rate, natural, weight_decay
+    given = problem, parameters, learning_rate, natural, weight_decay, betas
     if name not in get_args(Backend):
         raise ValueError(f"backend must be one of {', '.join(map(repr, get_args(Backend)))}, got {name!r}")
     if name == "graph" and not on_cuda:

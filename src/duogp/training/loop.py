@@ -16,15 +16,16 @@ from duogp.errors import NumericalWarning
 from duogp.inference.natural import NaturalGradient
 from duogp.models.model import Batch, Model
 from duogp.numerics.factorisation import MAX_JITTER
+from duogp.training.adam import BETAS
 from duogp.training.backends import Backend, Optimiser, make_backend
 from duogp.training.checkpoint import Slot
-from duogp.training.convergence import FEWEST_STEPS, LOOK_STEPS, Plateau, Rest
+from duogp.training.convergence import FEWEST_STEPS, Cycles, Rest
 from duogp.training.guard import Guard
 from duogp.training.history import History, Record
 from duogp.training.lbfgs import Curvature
 from duogp.training.problems import ClosedForm, Problem
 from duogp.training.progress import Progress
-from duogp.training.schedules import Schedule, constant, plateau, ramp
+from duogp.training.schedules import Schedule, constant, cycles, ramp
 from duogp.training.snapshots import final_snapshot, restore, restore_final, snapshot_of
 from duogp.training.threads import full_precision, modest_threads
 from duogp.training.validation import BestState, mean_nll
@@ -43,6 +44,7 @@ class TrainingPlan:
     check_every: int = 50  # steps between looks at the device's health
     natural_rate: float | None = None  # step size of natural gradients on q(u); None: Adam there too
     mean_rule: str = "adam"  # of means that no covariance belongs to, beside natural gradients
+    adam_betas: tuple[float, float] = BETAS  # of Adam's means of gradients and of their squares
     weight_decay: float = 0.0  # of the weights of networks
     steps: int | None = None  # optimiser steps in all; None: whole epochs
     seconds: float | None = None  # after which training ends; the schedule then follows the clock, unless
@@ -167,6 +169,7 @@ class Run:
             plan.learning_rate,
             self.natural,
             weight_decay=plan.weight_decay,
+            betas=plan.adam_betas,
             steps=self.total_steps if plan.seconds is None else 0,
             optimiser=plan.optimiser,
         )
@@ -177,13 +180,16 @@ class Run:
         self.histories = [History(solver=solver) for _ in range(model.replicates)]
         self.unchecked = torch.zeros_like(model.num_data)  # losses since the last look
         self.latest: Tensor | None = None  # validation NLL when it was last looked at
-        # Adam on minibatches rests at a rate, L-BFGS at a point; a given schedule takes all its steps.
-        asked = plan.tolerance > 0
-        self.plateau = Plateau(plan.tolerance) if asked and plan.schedule is plateau else None
+        # Adam on minibatches ends with a cycle of rates, L-BFGS at a point; other schedules take all steps.
+        self.cycles: Cycles | None = None
+        self.annealed: BestState | None = None  # of the ends of cycles, by their loss
+        if plan.schedule is cycles:
+            self.cycles = Cycles(plan.tolerance, self.total_steps)
+            self.annealed = BestState(model.replicates, parameters, None)
         self.rest: Rest | None = None
         if plan.optimiser == "lbfgs":
             self.rest = Rest(plan.tolerance, model.replicates, plan.fewest_steps)
-        self.unlooked = torch.zeros_like(model.num_data), 0  # sum of losses for the plateau, and their number
+        self.annealing = torch.zeros_like(model.num_data), 0  # losses that a cycle leads to, and their number
         self.step = 0
         self.at_epoch, self.position = 1, 0  # the epoch, from 1 on, and its steps that are taken
         self.loss_sum = torch.zeros_like(model.num_data)  # of this epoch
@@ -242,15 +248,8 @@ class Run:
 
     def _at_rest(self, loss: Tensor) -> bool:
         """Whether the losses of all replicates are at rest; ``loss`` [R]: of this epoch."""
-        if self.plateau is not None:
-            total, count = self.unlooked
-            steps = self.problem.steps_per_epoch
-            self.unlooked = total + steps * loss, count + steps
-            if self.unlooked[1] >= LOOK_STEPS:
-                total, count = self.unlooked
-                self.plateau.update((total / count).tolist(), self.step / self.total_steps)
-                self.unlooked = torch.zeros_like(total), 0
-            return self.plateau.ended
+        if self.cycles is not None:
+            return self.cycles.ended
         if self.rest is not None and self.plan.tolerance > 0 and self.step % self.check_every == 0:
             promised = self.backend.promised() if self.step < FEWEST_STEPS else None
             self.rest.update(self.step, loss.tolist(), None if promised is None else promised.tolist())
@@ -281,7 +280,9 @@ class Run:
             self.out_of_time = seconds is not None and self.seconds() >= seconds and not last
             if (self.step % self.check_every == 0 or last or self.out_of_time) and not self._check():
                 self.loss_sum = torch.full_like(self.loss_sum, torch.nan)
-            if self.exhausted or self.out_of_time:
+            if self.cycles is not None:
+                self._watch(self.cycles, loss)
+            if self.exhausted or self.out_of_time or (self.cycles is not None and self.cycles.ended):
                 count = i + 1
                 break
             self.position = i + 1
@@ -290,12 +291,27 @@ class Run:
         self.position = 0
         return self.loss_sum / count, self.rate
 
+    def _watch(self, cycles: Cycles, loss: Tensor) -> None:
+        """Take in the loss [R] of a step; a state that a cycle leads to is kept if it is the best so far."""
+        done = min(self.done(), 1.0)
+        if cycles.is_annealed(done):
+            total, count = self.annealing
+            self.annealing = total + loss, count + 1
+        if not cycles.is_over(done):
+            return
+        total, count = self.annealing
+        led_to = total / max(count, 1)
+        if self.annealed is not None and self._check():
+            self.annealed.update(torch.where(torch.isfinite(led_to), led_to, torch.inf), self.at_epoch)
+        cycles.end(led_to.tolist())
+        self.annealing = torch.zeros_like(total), 0
+
     def _set_rates(self) -> float:
         """The learning rate of the next step, of Adam and of natural gradients; that of Adam."""
         plan = self.plan
         decay = plan.schedule(min(self.done(), 1.0)) * self.guard.rate_factor
-        if self.plateau is not None:
-            decay *= self.plateau.factor
+        if self.cycles is not None:
+            decay *= self.cycles.factor(min(self.done(), 1.0))
         self.backend.set_learning_rate(plan.learning_rate * decay)
         if self.natural is not None and plan.natural_rate is not None:
             self.natural.set_rate(plan.natural_rate * ramp(self.step, self.total_steps) * decay)
@@ -318,8 +334,9 @@ class Run:
         model, guard, best, keeps_best = self.model, self.guard, self.best, self.plan.restore_best
         if not guard.healthy(torch.zeros_like(model.num_data)):
             guard.roll_back()
-        if best is not None and keeps_best and bool(torch.isfinite(best.nll).any()):
-            best.restore()
+        kept = best if keeps_best and best is not None else self.annealed
+        if kept is not None and bool(torch.isfinite(kept.nll).any()):
+            kept.restore()
         settle(model, self.problem, guard)
         left = None
         if best is not None and self.validation is not None:
@@ -360,12 +377,12 @@ class Run:
         elif self.rest is not None and self.rest.reached[r]:
             history.converged = True
             note = f"stopped after {self.rest.at[r]} steps: the bound no longer improved"
-        elif self.plateau is not None and self.plateau.ended and not self.plateau.hurried:
+        elif self.cycles is not None and self.cycles.ended:
             history.converged = True
             note = f"stopped after {self.step} steps: the loss no longer improved"
         elif history.stopped_early:
             history.converged = True  # as far as the validation rows let it
-        elif (self.rest is not None and self.plan.tolerance > 0) or self.plateau is not None:
+        elif self.plan.tolerance > 0 and (self.rest is not None or self.cycles is not None):
             history.converged = False
             note = f"not converged: the loss still improved when training ended after {self.step} steps"
         if note is not None:

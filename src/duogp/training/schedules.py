@@ -23,8 +23,8 @@ def cosine(progress: float) -> float:
     return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
-def plateau(progress: float) -> float:
-    """Cut when the loss rests, by the loop (`training.convergence.Plateau`); by itself a constant."""
+def cycles(progress: float) -> float:
+    """Half a cosine after the other, by the loop (`training.convergence.Cycles`); by itself a constant."""
     return 1.0
 
 
@@ -37,7 +37,7 @@ SCHEDULES: dict[str, Schedule] = {
     "constant": constant,
     "multistep": multistep,
     "cosine": cosine,
-    "plateau": plateau,
+    "cycles": cycles,
 }
 
 

@@ -1,6 +1,6 @@
 """The state of a training as tensors and plain values, and back: all that decides what the next step does.
 
-Parameters, buffers, optimisers, the guard's last good states, early stopping, rest and plateau, histories,
+Parameters, buffers, optimisers, the guard's last good states, early stopping, rest and cycles, histories,
 the position in the epoch, and the generators: their states now, and those from which the order of this
 epoch's rows is made again. The clock is there as the seconds spent.
 """
@@ -32,9 +32,12 @@ COUNTERS = ("step", "at_epoch", "position", "rate")
 WATCHERS = {
     "guard": ("rollbacks", "rate_factor"),
     "best": ("epoch", "waited", "stopped"),
+    "annealed": ("epoch", "waited", "stopped"),
     "rest": ("reached", "at", "_seen"),
-    "plateau": ("factor", "cuts", "ended", "hurried", "_looks"),
+    "cycles": ("index", "ended", "ends"),
 }
+#: Of those, the ones that keep a state.
+STATES = "best", "annealed"
 #: Types of the fields of histories and their records.
 FIELDS: dict[type, dict[str, tuple[type, ...]]] = {
     Record: {
@@ -73,12 +76,13 @@ def snapshot_of(run: Run) -> Snapshot:
         **_listed("epoch generator", run.epoch_generators),
         "loss sum": run.loss_sum,
         "unchecked": run.unchecked,
-        "unlooked": run.unlooked[0],
+        "annealing": run.annealing[0],
     }
     for path, basis in _bases(run.model):
         tensors |= _named(f"draws {path}", basis.draw_state())
-    if run.best is not None:
-        tensors |= {**_listed("best", run.best.values), "best nll": run.best.nll}
+    for name in STATES:
+        if (state := getattr(run, name)) is not None:
+            tensors |= {**_listed(name, state.values), f"{name} nll": state.nll}
     if run.latest is not None:
         tensors["latest"] = run.latest
     values: dict[str, Any] = {name: getattr(run, name) for name in COUNTERS}
@@ -88,7 +92,7 @@ def snapshot_of(run: Run) -> Snapshot:
     values |= {
         "finished": False,
         "seconds": run.seconds(),
-        "unlooked": run.unlooked[1],
+        "annealing": run.annealing[1],
         "histories": [asdict(history) for history in run.histories],
     }
     return Snapshot(tensors, values)
@@ -113,13 +117,14 @@ def restore(run: Run, snapshot: Snapshot) -> None:
         run.backend.recall(_part("memory", tensors))
         run.guard.newest = _copies("newest", run.guard.newest, tensors)
         run.guard.good = _copies("good", run.guard.good, tensors)
-        if run.best is not None:
-            _fill("best", run.best.values, tensors)
-            run.best.nll = tensors["best nll"].to(run.best.nll.device)
+        for name in STATES:
+            if (state := getattr(run, name)) is not None:
+                _fill(name, state.values, tensors)
+                state.nll = tensors[f"{name} nll"].to(state.nll.device)
         device = run.unchecked.device
         run.latest = tensors["latest"].to(device) if "latest" in tensors else None
         run.loss_sum, run.unchecked = tensors["loss sum"].to(device), tensors["unchecked"].to(device)
-        run.unlooked = tensors["unlooked"].to(device), int(values["unlooked"])
+        run.annealing = tensors["annealing"].to(device), int(values["annealing"])
         for name in COUNTERS:
             setattr(run, name, _number_like(values[name], getattr(run, name)))
         _require_possible(run)
@@ -171,19 +176,20 @@ def _check_fields(part: History | Record) -> None:
 
 
 def _check_looks(run: Run) -> None:
-    """An error for losses that rest and plateau cannot have seen."""
+    """An error for losses that rest and cycles cannot have seen."""
     replicates = run.model.replicates
     if run.rest is not None:
         if not all(type(step) is int for step, _ in run.rest._seen):
             raise TypeError("steps of its losses are no numbers")
         _series([losses for _, losses in run.rest._seen], replicates)
-    if run.plateau is not None:
-        _series(run.plateau._looks, replicates)
+    if run.cycles is not None:
+        _series(run.cycles.ends, replicates)
     for name in ("loss_sum", "unchecked", "latest"):
         own = getattr(run, name)
         if own is not None and own.shape != (replicates,):
             raise ValueError(f"{name} has the shape {list(own.shape)}")
-    if run.unlooked[0].shape != (replicates,) or (run.best and run.best.nll.shape != (replicates,)):
+    kept = [state.nll for name in STATES if (state := getattr(run, name)) is not None]
+    if any(losses.shape != (replicates,) for losses in (run.annealing[0], *kept)):
         raise ValueError("its sums of losses have another shape")
 
 
