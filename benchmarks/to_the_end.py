@@ -1,10 +1,10 @@
 """Do the defaults train to the end? Every method at its default against itself with ten times the steps.
 
 The second fit takes ten times the steps that the first took after its start, ends for nothing but its steps,
-and anneals its rate over all of them, along one half of a cosine. Validation rows, where a method has them, still choose the state that
-it leaves with. Large tables are cut to 2,000 training rows; of the first split's test rows at most 5,000
-count. A row of benchmarks/results/to_the_end.jsonl is one method on one table; what is there is not computed
-again.
+and anneals its rate over all of them, along one half of a cosine. Validation rows, where a method has them,
+still choose the state that it leaves with. Large tables are cut to 2,000 training rows; of the first split's
+test rows at most 5,000 count. A row of benchmarks/results/to_the_end.jsonl is one method on one table; what
+is there is not computed again.
 
     export DUOGP_DATA=<folder with regression/*.npz>
     python benchmarks/to_the_end.py --workers 8 --threads 2

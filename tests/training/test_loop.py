@@ -64,7 +64,7 @@ def test_schedules_by_name_and_by_function():
     assert make_schedule("constant")(0.7) == 1.0
     halves = make_schedule(lambda progress: 0.5)
     assert halves(0.0) == 0.5
-    with pytest.raises(ValueError, match=r"schedule must be one of constant, cosine, cycles, multistep.*'foo'"):
+    with pytest.raises(ValueError, match=r"must be one of constant, cosine, cycles, multistep.*'foo'"):
         make_schedule("foo")
 
 
