@@ -23,6 +23,7 @@ from duogp.methods import METHODS, Method
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # for what lies beside this file
 
+import adam_betas  # noqa: E402
 import demo_study  # noqa: E402
 import grids  # noqa: E402
 import large_tables  # noqa: E402
@@ -287,6 +288,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "benchmark:quality-cuda": with_state(speed_tables.quality("cuda"), "quality_cuda"),
     "benchmark:predictions": with_state(speed_tables.predictions, "prediction_speed"),
     "benchmark:online": with_state(online_tables, "online_robot"),
+    "benchmark:adam-betas": with_state(adam_betas.table, "adam_betas"),
     "benchmark:to-the-end": with_state(to_the_end.table, "to_the_end"),
     "benchmark:grids": with_state(grids.table, "grids"),
     "benchmark:large-tables": with_state(large_tables.table, "large_tables"),
