@@ -16,7 +16,7 @@ import torch
 
 import duogp
 from duogp.errors import CheckpointError, CheckpointWarning
-from duogp.training import backends, checkpoint, convergence
+from duogp.training import backends, checkpoint, cycles
 from duogp.training.checkpoint import CheckpointOptions, Slot, Snapshot, opened
 
 RNG = np.random.default_rng(0)
@@ -76,7 +76,7 @@ TRAINED = [name for name, m in duogp.METHODS.items() if not (m.is_baseline or m.
 @pytest.fixture(autouse=True)
 def short_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several cycles of rates in a dozen steps."""
-    monkeypatch.setattr(convergence, "FIRST_CYCLE", 2)
+    monkeypatch.setattr(cycles, "FIRST_CYCLE", 2)
 
 
 class KilledError(Exception):

@@ -1,8 +1,6 @@
-"""When training ends: L-BFGS at a point of rest, minibatches with a cycle of rates that gains too little."""
+"""When training ends: L-BFGS at a point of rest."""
 
 from __future__ import annotations
-
-import itertools
 
 import numpy as np
 import pytest
@@ -11,10 +9,9 @@ from torch.nn.functional import softplus
 
 import duogp
 from duogp.numerics.parameters import inverse_softplus as softplus_inverse
-from duogp.training import convergence, problems
-from duogp.training.convergence import FEWEST_STEPS, FIRST_CYCLE, Cycles, Rest
+from duogp.training import problems
+from duogp.training.convergence import FEWEST_STEPS, Rest
 from duogp.training.lbfgs import LBFGS, Curvature
-from duogp.training.validation import BestState
 
 
 def table(n: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -265,52 +262,6 @@ def test_nan_is_not_rest():
     assert rest.reached == [False]
 
 
-@pytest.mark.parametrize("steps", [14, FIRST_CYCLE, 6000, 5382])
-def test_cycles_fill_the_steps_and_double(steps):
-    """Every cycle begins at the whole rate, ends near none, and is twice as long as the one before."""
-    cycles, lengths, length = Cycles(1e-9, steps), [], 0
-    falling = iter(range(100))
-    for step in range(steps):
-        factor = cycles.factor(step / steps)
-        length += 1
-        if length == 1:
-            assert factor == pytest.approx(1.0, abs=0.01) or step == 0
-        if cycles.is_over((step + 1) / steps):
-            assert cycles.is_annealed((step + 1) / steps) and (factor < 0.04 or length < 20)
-            lengths.append(length)
-            cycles.end([-float(next(falling))])
-            length = 0
-    assert sum(lengths) == steps and len(lengths) == cycles.count
-    for short, long in itertools.pairwise(lengths):
-        assert long == pytest.approx(2 * short, abs=1)
-    assert len(lengths) == 1 or lengths[0] >= FIRST_CYCLE
-    assert not cycles.ended
-
-
-def test_the_cycle_that_gains_too_little_is_the_last():
-    cycles = Cycles(0.01, 6000)
-    for loss, ended in ((1.0, False), (0.9, False), (0.895, True)):
-        cycles.end([loss])
-        assert cycles.ended is ended
-
-
-def test_a_replicate_that_still_gains_goes_on_with_all():
-    cycles = Cycles(0.01, 50_000)
-    for k in range(4):
-        cycles.end([1.0, -0.1 * k])
-    assert not cycles.ended
-    cycles.end([1.0, -0.3])
-    assert cycles.ended
-
-
-def test_no_number_is_no_rest_and_no_tolerance_takes_all_steps():
-    for tolerance, losses in ((0.01, [1.0, float("nan"), 0.5]), (0.0, [1.0, 1.0, 2.0])):
-        cycles = Cycles(tolerance, 6000)
-        for loss in losses:
-            cycles.end([loss])
-        assert not cycles.ended
-
-
 # -- fits ------------------------------------------------------------------------------------------------
 
 
@@ -352,35 +303,6 @@ def test_too_few_steps_are_no_convergence():
     assert any(note.startswith("not converged") for note in gp.history.notes)
 
 
-@pytest.mark.parametrize("solver", ["stochastic", "natural"])
-def test_minibatches_end_with_the_cycle_that_gains_nothing(solver, monkeypatch):
-    monkeypatch.setattr(convergence, "FIRST_CYCLE", 20)
-    X, y = table(120)
-    gp = duogp.fit(X, y, "svgp", num_inducing=10, solver=solver, batch_size=60, tolerance=0.05)
-    assert gp.history.converged is True
-    assert any("the loss no longer improved" in note for note in gp.history.notes)
-    rates = gp.history.series("learning_rate")
-    assert min(rates) < 0.1 * max(rates)
-
-
-def test_what_is_left_is_the_best_end_of_a_cycle(monkeypatch):
-    """A last cycle that leads somewhere worse is not what a fit leaves with."""
-    monkeypatch.setattr(convergence, "FIRST_CYCLE", 20)
-    kept: list[torch.Tensor] = []
-    update = BestState.update
-
-    def worse_and_worse(self, nll, epoch):
-        kept.append(self.parameters[0].detach().clone())
-        return update(self, nll + len(kept), epoch)
-
-    monkeypatch.setattr(BestState, "update", worse_and_worse)
-    X, y = table(120)
-    gp = duogp.fit(X, y, "svgp", num_inducing=10, solver="stochastic", batch_size=60, tolerance=1e-9)
-    assert len(kept) > 1
-    first = next(gp.model.parameters()).detach()
-    torch.testing.assert_close(first, kept[0])
-
-
 def test_out_of_time_is_no_convergence():
     X, y = table()
     gp = duogp.fit(X, y, "svgp", num_inducing=30, time_budget=1e-6)
@@ -412,16 +334,6 @@ def test_replicates_end_where_they_would_end_alone():
         assert gp.history.converged == alone.history.converged
         assert gp.history[-1].epoch == alone.history[-1].epoch
         np.testing.assert_allclose(gp.predict(X).mean, alone.predict(X).mean, atol=1e-3)
-
-
-def test_minibatches_stop_when_their_loss_rests():
-    X, y = table()
-    gp = duogp.fit(X, y, "ppgpr", num_inducing=10)
-    assert gp.history.converged is not None
-    rates = gp.history.series("learning_rate")
-    assert rates[0] == pytest.approx(0.1, rel=0.01)  # two batches are all rows
-    assert rates[-1] < 0.05 * rates[0]
-    assert any("closed-form steps of the coupled basis" in note for note in gp.history.notes)
 
 
 def test_convergence_is_saved(tmp_path):

@@ -49,8 +49,9 @@ FEWEST_WHOLE_STEPS, CHECK_WHOLE_EVERY = 4, 1
 #: Of the weights of networks, unless the user says otherwise.
 WEIGHT_DECAY = 1e-4
 #: Looks at the validation rows without improvement before training ends. Networks train in noisy steps; those
-#: of L-BFGS are long, and validation NLL may fall again after a hundred of them in which it rose.
-PATIENCE, LONG_PATIENCE = 10, 40
+#: of L-BFGS are long, and validation NLL may fall again after a hundred of them in which it rose. The last
+#: cycle of rates has 53 of a hundred looks, and most of it is worse than the end of the one before.
+PATIENCE, LONG_PATIENCE, CYCLE_PATIENCE = 10, 40, 55
 
 
 def make_training(
@@ -73,7 +74,7 @@ def make_training(
         few = solver == "stochastic" and n <= FEW_BATCHES * settings.batch_size
         rate = QUICK_RATE if method.is_deep or few else CYCLE_RATE
     natural = settings.natural_rate or NATURAL_RATE[likelihood.is_log_concave]
-    patience = LONG_PATIENCE if newton or method.has_network else PATIENCE
+    patience = CYCLE_PATIENCE if rests else LONG_PATIENCE if newton or method.has_network else PATIENCE
     return TrainingPlan(
         epochs=settings.epochs or epochs,
         learning_rate=settings.learning_rate or rate,

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from duogp.numerics.factorisation import MAX_JITTER
 from duogp.training.adam import BETAS
 from duogp.training.backends import Backend, Optimiser, make_backend
 from duogp.training.checkpoint import Slot
-from duogp.training.convergence import FEWEST_STEPS, Cycles, Rest
+from duogp.training.convergence import FEWEST_STEPS, Rest
+from duogp.training.cycles import Cycles
 from duogp.training.guard import Guard
 from duogp.training.history import History, Record
 from duogp.training.lbfgs import Curvature
@@ -182,14 +184,12 @@ class Run:
         self.latest: Tensor | None = None  # validation NLL when it was last looked at
         # Adam on minibatches ends with a cycle of rates, L-BFGS at a point; other schedules take all steps.
         self.cycles: Cycles | None = None
-        self.annealed: BestState | None = None  # of the ends of cycles, by their loss
         if plan.schedule is cycles:
-            self.cycles = Cycles(plan.tolerance, self.total_steps)
-            self.annealed = BestState(model.replicates, parameters, None)
+            ends = BestState(model.replicates, parameters, None)
+            self.cycles = Cycles(plan.tolerance, self.total_steps, ends)
         self.rest: Rest | None = None
         if plan.optimiser == "lbfgs":
             self.rest = Rest(plan.tolerance, model.replicates, plan.fewest_steps)
-        self.annealing = torch.zeros_like(model.num_data), 0  # losses that a cycle leads to, and their number
         self.step = 0
         self.at_epoch, self.position = 1, 0  # the epoch, from 1 on, and its steps that are taken
         self.loss_sum = torch.zeros_like(model.num_data)  # of this epoch
@@ -281,7 +281,8 @@ class Run:
             if (self.step % self.check_every == 0 or last or self.out_of_time) and not self._check():
                 self.loss_sum = torch.full_like(self.loss_sum, torch.nan)
             if self.cycles is not None:
-                self._watch(self.cycles, loss)
+                sound = partial(self.guard.healthy, self.unchecked)
+                self.cycles.take(min(self.done(), 1.0), loss, self.at_epoch, sound)
             if self.exhausted or self.out_of_time or (self.cycles is not None and self.cycles.ended):
                 count = i + 1
                 break
@@ -290,21 +291,6 @@ class Run:
                 self.slot.save(self.step, snapshot_of(self))
         self.position = 0
         return self.loss_sum / count, self.rate
-
-    def _watch(self, cycles: Cycles, loss: Tensor) -> None:
-        """Take in the loss [R] of a step; a state that a cycle leads to is kept if it is the best so far."""
-        done = min(self.done(), 1.0)
-        if cycles.is_annealed(done):
-            total, count = self.annealing
-            self.annealing = total + loss, count + 1
-        if not cycles.is_over(done):
-            return
-        total, count = self.annealing
-        led_to = total / max(count, 1)
-        if self.annealed is not None and self._check():
-            self.annealed.update(torch.where(torch.isfinite(led_to), led_to, torch.inf), self.at_epoch)
-        cycles.end(led_to.tolist())
-        self.annealing = torch.zeros_like(total), 0
 
     def _set_rates(self) -> float:
         """The learning rate of the next step, of Adam and of natural gradients; that of Adam."""
@@ -334,7 +320,9 @@ class Run:
         model, guard, best, keeps_best = self.model, self.guard, self.best, self.plan.restore_best
         if not guard.healthy(torch.zeros_like(model.num_data)):
             guard.roll_back()
-        kept = best if keeps_best and best is not None else self.annealed
+        kept = None if self.cycles is None else self.cycles.best
+        if best is not None and keeps_best:
+            kept = best
         if kept is not None and bool(torch.isfinite(kept.nll).any()):
             kept.restore()
         settle(model, self.problem, guard)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from duogp.models.model import Model
     from duogp.training.lbfgs import Curvature
     from duogp.training.loop import Run
+    from duogp.training.validation import BestState
 
 Tensors = dict[str, Tensor]
 #: Attributes of a run that are plain values.
@@ -32,12 +33,9 @@ COUNTERS = ("step", "at_epoch", "position", "rate")
 WATCHERS = {
     "guard": ("rollbacks", "rate_factor"),
     "best": ("epoch", "waited", "stopped"),
-    "annealed": ("epoch", "waited", "stopped"),
     "rest": ("reached", "at", "_seen"),
-    "cycles": ("index", "ended", "ends"),
+    "cycles": ("index", "ended", "ends", "taken"),
 }
-#: Of those, the ones that keep a state.
-STATES = "best", "annealed"
 #: Types of the fields of histories and their records.
 FIELDS: dict[type, dict[str, tuple[type, ...]]] = {
     Record: {
@@ -76,13 +74,13 @@ def snapshot_of(run: Run) -> Snapshot:
         **_listed("epoch generator", run.epoch_generators),
         "loss sum": run.loss_sum,
         "unchecked": run.unchecked,
-        "annealing": run.annealing[0],
     }
     for path, basis in _bases(run.model):
         tensors |= _named(f"draws {path}", basis.draw_state())
-    for name in STATES:
-        if (state := getattr(run, name)) is not None:
-            tensors |= {**_listed(name, state.values), f"{name} nll": state.nll}
+    for name, state in _states(run).items():
+        tensors |= {**_listed(name, state.values), f"{name} nll": state.nll}
+    if run.cycles is not None:
+        tensors["annealing"] = run.cycles.total
     if run.latest is not None:
         tensors["latest"] = run.latest
     values: dict[str, Any] = {name: getattr(run, name) for name in COUNTERS}
@@ -92,7 +90,6 @@ def snapshot_of(run: Run) -> Snapshot:
     values |= {
         "finished": False,
         "seconds": run.seconds(),
-        "annealing": run.annealing[1],
         "histories": [asdict(history) for history in run.histories],
     }
     return Snapshot(tensors, values)
@@ -117,14 +114,14 @@ def restore(run: Run, snapshot: Snapshot) -> None:
         run.backend.recall(_part("memory", tensors))
         run.guard.newest = _copies("newest", run.guard.newest, tensors)
         run.guard.good = _copies("good", run.guard.good, tensors)
-        for name in STATES:
-            if (state := getattr(run, name)) is not None:
-                _fill(name, state.values, tensors)
-                state.nll = tensors[f"{name} nll"].to(state.nll.device)
+        for name, state in _states(run).items():
+            _fill(name, state.values, tensors)
+            state.nll = tensors[f"{name} nll"].to(state.nll.device)
         device = run.unchecked.device
         run.latest = tensors["latest"].to(device) if "latest" in tensors else None
         run.loss_sum, run.unchecked = tensors["loss sum"].to(device), tensors["unchecked"].to(device)
-        run.annealing = tensors["annealing"].to(device), int(values["annealing"])
+        if run.cycles is not None:
+            run.cycles.total = tensors["annealing"].to(device)
         for name in COUNTERS:
             setattr(run, name, _number_like(values[name], getattr(run, name)))
         _require_possible(run)
@@ -188,9 +185,15 @@ def _check_looks(run: Run) -> None:
         own = getattr(run, name)
         if own is not None and own.shape != (replicates,):
             raise ValueError(f"{name} has the shape {list(own.shape)}")
-    kept = [state.nll for name in STATES if (state := getattr(run, name)) is not None]
-    if any(losses.shape != (replicates,) for losses in (run.annealing[0], *kept)):
+    sums = [state.nll for state in _states(run).values()] + ([] if run.cycles is None else [run.cycles.total])
+    if any(losses.shape != (replicates,) for losses in sums):
         raise ValueError("its sums of losses have another shape")
+
+
+def _states(run: Run) -> dict[str, BestState]:
+    """States that a run has kept, by the name that they have in a snapshot."""
+    found = {"best": run.best, "annealed": None if run.cycles is None else run.cycles.best}
+    return {name: state for name, state in found.items() if state is not None}
 
 
 def _require_possible(run: Run) -> None:

@@ -1,0 +1,133 @@
+"""Learning rates in cycles: how long they are, when they end, and what is left."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+import duogp
+from duogp.training import cycles as room
+from duogp.training.cycles import ANNEALED, FIRST_CYCLE, Cycles
+from duogp.training.validation import BestState
+
+
+def table(n: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 2))
+    return X, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=n)
+
+
+def cycles_of(tolerance: float, steps: int, parameters: Sequence[torch.Tensor] = ()) -> Cycles:
+    replicates = len(parameters[0]) if parameters else 1
+    return Cycles(tolerance, steps, BestState(replicates, list(parameters) or [torch.zeros(1)], None))
+
+
+@pytest.mark.parametrize("steps", [14, FIRST_CYCLE, 6000, 5382])
+def test_cycles_fill_the_steps_and_double(steps):
+    """Every cycle begins at the whole rate, ends near none, and is twice as long as the one before."""
+    cycles, factors, lengths = cycles_of(0.0, steps), [], []
+    for step in range(steps):
+        factors.append(cycles.factor(step / steps))
+        cycles.take((step + 1) / steps, torch.zeros(1), 1, lambda: True)
+        if len(cycles.ends) > len(lengths):
+            lengths.append(len(factors))
+            assert factors[0] > 0.99 and (factors[-1] < 0.04 or len(factors) < 20)
+            factors.clear()
+    assert not factors and len(lengths) == cycles.count
+    for short, long in itertools.pairwise(lengths):
+        assert long == pytest.approx(2 * short, abs=1)
+    assert len(lengths) == 1 or lengths[0] >= FIRST_CYCLE
+
+
+def test_a_cycle_leads_to_the_mean_loss_of_its_last_steps():
+    cycles, losses = cycles_of(0.0, FIRST_CYCLE), np.random.default_rng(0).normal(size=FIRST_CYCLE)
+    for step, loss in enumerate(losses, 1):
+        cycles.take(step / FIRST_CYCLE, torch.tensor([loss]), 1, lambda: True)
+    (found,) = cycles.ends
+    assert found == pytest.approx([losses[-round(ANNEALED * FIRST_CYCLE) :].mean()])
+
+
+def test_the_cycle_that_gains_too_little_is_the_last():
+    cycles = cycles_of(0.01, 6000)
+    for loss, ended in ((1.0, False), (0.9, False), (0.895, True)):
+        cycles.end([loss])
+        assert cycles.ended is ended
+
+
+def test_a_replicate_that_still_gains_goes_on_with_all():
+    cycles = cycles_of(0.01, 50_000)
+    for k in range(4):
+        cycles.end([1.0, -0.1 * k])
+    assert not cycles.ended
+    cycles.end([1.0, -0.3])
+    assert cycles.ended
+
+
+def test_no_number_is_no_rest_and_no_tolerance_takes_all_steps():
+    for tolerance, losses in ((0.01, [1.0, float("nan"), 0.5]), (0.0, [1.0, 1.0, 2.0])):
+        cycles = cycles_of(tolerance, 6000)
+        for loss in losses:
+            cycles.end([loss])
+        assert not cycles.ended
+
+
+def test_every_replicate_keeps_the_best_sound_end():
+    parameter = torch.zeros(2, 1)
+    cycles = cycles_of(0.0, 15 * FIRST_CYCLE, [parameter])
+    losses = [[1.0, 1.0], [0.5, 2.0], [float("nan"), 0.4], [0.1, 0.1]]
+    for k, (loss, sound) in enumerate(zip(losses, [True, True, True, False], strict=True)):
+        parameter.fill_(k)
+        while len(cycles.ends) <= k:
+            cycles.take((2 ** (k + 1) - 1) / 15, torch.tensor(loss), 1, lambda sound=sound: sound)
+    cycles.best.restore()
+    assert parameter.flatten().tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("solver", ["stochastic", "natural"])
+def test_minibatches_end_with_the_cycle_that_gains_nothing(solver, monkeypatch):
+    monkeypatch.setattr(room, "FIRST_CYCLE", 20)
+    X, y = table(120)
+    gp = duogp.fit(X, y, "svgp", num_inducing=10, solver=solver, batch_size=60, tolerance=0.05)
+    assert gp.history.converged is True
+    assert any("the loss no longer improved" in note for note in gp.history.notes)
+    assert any("closed-form steps of the coupled basis" in note for note in gp.history.notes)
+    rates = gp.history.series("learning_rate")
+    # Two batches are all rows; beside natural gradients Adam's rate stays low.
+    assert rates[0] == pytest.approx(0.1 if solver == "stochastic" else 0.03, rel=0.05)
+    assert min(rates) < 0.1 * max(rates)
+
+
+def test_what_is_left_is_the_best_end_of_a_cycle(monkeypatch):
+    """A last cycle that leads somewhere worse is not what a fit leaves with."""
+    monkeypatch.setattr(room, "FIRST_CYCLE", 20)
+    kept: list[torch.Tensor] = []
+    update = BestState.update
+
+    def worse_and_worse(self, nll, epoch):
+        kept.append(self.parameters[0].detach().clone())
+        return update(self, nll + len(kept), epoch)
+
+    monkeypatch.setattr(BestState, "update", worse_and_worse)
+    X, y = table(120)
+    gp = duogp.fit(X, y, "svgp", num_inducing=10, solver="stochastic", batch_size=60, tolerance=1e-9)
+    assert len(kept) > 1
+    torch.testing.assert_close(next(gp.model.parameters()).detach(), kept[0])
+
+
+def test_betas_are_those_of_a_protocol_where_steps_are_given():
+    X, y = table()
+    own = duogp.plan(X, y, "ppgpr").training.adam_betas
+    protocol = duogp.plan(X, y, "ppgpr", steps=10).training.adam_betas
+    asked = duogp.plan(X, y, "ppgpr", steps=10, adam_betas=[0.8, 0.9]).training.adam_betas
+    assert (own, protocol, asked) == ((0.95, 0.95), (0.9, 0.999), (0.8, 0.9))
+
+
+@pytest.mark.parametrize("betas", [(0.9,), (0.9, 1.0), 0.9, "ab", (0.9, None)])
+def test_betas_are_two_shares(betas):
+    X, y = table()
+    with pytest.raises(ValueError, match=r"adam_betas must be two numbers in \[0, 1\)"):
+        duogp.fit(X, y, "ppgpr", adam_betas=betas)
