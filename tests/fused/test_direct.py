@@ -13,6 +13,7 @@ from duogp.kernels import RBF, Linear, Matern12, Matern52, Scale
 from duogp.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from duogp.means import ConstantMean, LinearMean
 from duogp.models.model import Batch, Model
+from duogp.numerics import onednn
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import LogNormalPrior, batched
 from duogp.objectives import OBJECTIVES
@@ -54,7 +55,7 @@ def orthogonal(kernel: str, draw, points: int = POINTS):
 def slices(request, monkeypatch) -> None:
     """As many threads as share the columns of a batch: small batches would have one."""
     given = request.param
-    monkeypatch.setattr(direct_steps, "slices_of", lambda n: given if n % given == 0 else 1)
+    monkeypatch.setattr(direct_steps, "slices_of", lambda n, dtype: given if n % given == 0 else 1)
 
 
 BUILDERS = {"coupled": coupled, "conditional": conditional, "orthogonal": orthogonal}
@@ -137,6 +138,22 @@ def test_a_direct_step_is_the_general_one(
 @pytest.mark.parametrize("name", BUILDERS)
 def test_triangles_in_several_blocks(name: str, rows: int) -> None:
     assert_same(*case(name, rows=rows, points=263))
+
+
+@pytest.mark.skipif(not onednn.is_there(), reason="torch has no oneDNN here")
+@pytest.mark.parametrize("rows", [50, 700])
+@pytest.mark.parametrize("name", BUILDERS)
+def test_products_by_onednn(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In single precision: the same loss and gradients as by torch's own products, to rounding."""
+    model, batch = case(name, rows=rows, points=263)
+    model, batch = model.float(), Batch(batch.x.float(), batch.y.float())
+    expected, others = outcome(model, batch, model.direct(batch))
+    monkeypatch.setattr(onednn, "is_quicker", lambda: True)
+    monkeypatch.setattr(onednn, "LEAST_WORK", 1)
+    loss, gradients = outcome(model, batch, model.direct(batch))
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
+    for n, g in others.items():
+        torch.testing.assert_close(gradients[n], g, rtol=0, atol=1e-3 * float(g.abs().max()), msg=n)
 
 
 @pytest.mark.parametrize("name", BUILDERS)

@@ -106,7 +106,7 @@ class DirectKernel:
         self.variance = Numbers(kernel.variance) if isinstance(kernel, Scale) else None
         self.lengthscale, self.profile = Numbers(base.lengthscale), profile
         M, n, d, dtype, double = points.shape[-2], x.shape[-2], x.shape[-1], x.dtype, torch.float64
-        self.M, self.n, self.d, self.dtype, self.slices = M, n, d, dtype, slices_of(n)
+        self.M, self.n, self.d, self.dtype, self.slices = M, n, d, dtype, slices_of(n, x.dtype)
         table = torch.ones(M + n, 2 * d + 2, dtype=double)  # [b², b, ‖b‖², 1]
         self.squares, self.scaled, self.norm = table[:, :d], table[:, d : 2 * d], table[:, 2 * d]
         self.points, self.rows = self.scaled[:M], self.scaled[M:]

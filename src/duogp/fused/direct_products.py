@@ -8,7 +8,8 @@ calls it. A plan reads and writes the memory that it was made for.
 Matrices are [rows, columns], or [slices, rows, columns] where every thread shall have columns of its own.
 Threads that share one product of a hundred rows wait for each other: on two cores it takes up to twice as
 long as two products of half the columns side by side (67 × 67 by 67 × 1,024: 158 µs and 85). A batched
-product writes contiguous memory alone; blocks of rows are copied from there.
+product writes contiguous memory alone; blocks of rows are copied from there. Where oneDNN multiplies
+(`numerics.onednn`) its threads share a product well, and one slice has all columns.
 
 ``cuts``: where blocks begin and end, from `cuts_of`. Matrices of which only blocks on and below the diagonal
 are written should be made with zeros.
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from duogp.numerics import onednn
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.products import even_cuts
 
@@ -54,20 +56,23 @@ class Plan(list[Callable[[], Any]]):
         return Plan([*self, *other])
 
 
-def slices_of(n: int) -> int:
+def slices_of(n: int, dtype: torch.dtype) -> int:
     """Slices of n columns, one for each thread that torch has now; one for all where n cannot be shared out.
 
-    So it is with more threads than a few, and without MKL, whose batched products have a thread for each.
+    So it is with more threads than a few, where oneDNN multiplies, and without MKL, whose batched products
+    have a thread for each.
     """
     threads = torch.get_num_threads()
     few = threads <= MOST_SLICES and torch.backends.mkl.is_available()
+    if dtype == torch.float32 and onednn.is_quicker():
+        return 1
     return threads if few and n % threads == 0 and n // threads >= FEWEST_COLUMNS else 1
 
 
 def product(A: Tensor, B: Tensor, out: Tensor, memory: Rows | None = None) -> Plan:
     """A B; of slices of A, of B or of both. ``memory``: for slices that are not contiguous in ``out``."""
     if out.dim() == 2:
-        return Plan([partial(torch.mm, A, B, out=out)])
+        return Plan([_multiplied(A, B, out)])
     to = out
     if not out.is_contiguous():
         assert memory is not None
@@ -79,9 +84,25 @@ def product(A: Tensor, B: Tensor, out: Tensor, memory: Rows | None = None) -> Pl
 def sum_of(to: Tensor, A: Tensor, B: Tensor, out: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Plan:
     """beta · to + alpha · A B; slices are written to contiguous memory."""
     if out.dim() == 2:
-        return Plan([partial(torch.addmm, to, A, B, beta=beta, alpha=alpha, out=out)])
+        return Plan([_added(to, A, B, out, beta, alpha)])
     A, B = _batch(A, out), _batch(B, out)
     return Plan([partial(torch.baddbmm, to, A, B, beta=beta, alpha=alpha, out=out)])
+
+
+def _multiplied(A: Tensor, B: Tensor, out: Tensor) -> Callable[[], Any]:
+    """A B of two matrices."""
+    if onednn.suits(A, B):
+        return lambda: out.copy_(onednn.product(A, B))
+    return partial(torch.mm, A, B, out=out)
+
+
+def _added(to: Tensor, A: Tensor, B: Tensor, out: Tensor, beta: float, alpha: float) -> Callable[[], Any]:
+    """beta · to + alpha · A B of matrices, one of the factors being 1."""
+    if not onednn.suits(A, B):
+        return partial(torch.addmm, to, A, B, beta=beta, alpha=alpha, out=out)
+    if beta == 1.0:
+        return lambda: torch.add(to, onednn.product(A, B), alpha=alpha, out=out)
+    return lambda: torch.add(onednn.product(A, B), to, alpha=beta, out=out)
 
 
 def _batch(A: Tensor, like: Tensor) -> Tensor:
@@ -103,7 +124,7 @@ def upper_product(L: Tensor, H: Tensor, out: Tensor, cuts: Cuts) -> Plan:
 def lower_outer(A: Tensor, B: Tensor, out: Tensor, cuts: Cuts) -> Plan:
     """A Bᵀ on and below the blocks of the diagonal, summed over slices; what is above in ``out`` stays."""
     if A.dim() == 2:
-        return Plan([partial(torch.mm, A[i:j], B[:j].mT, out=out[i:j, :j]) for i, j in cuts])
+        return Plan([_multiplied(A[i:j], B[:j].mT, out[i:j, :j]) for i, j in cuts])
     plan, memory = Plan(), A.new_empty(len(A) * max((j - i) * j for i, j in cuts))
     for i, j in cuts:
         parts = memory[: len(A) * (j - i) * j].view(len(A), j - i, j)
@@ -130,13 +151,13 @@ def _joined(plans: Iterable[Plan]) -> Plan:
 
 def product_with_lower(A: Tensor, L: Tensor, out: Tensor, cuts: Cuts) -> Plan:
     """A L for a lower triangular L."""
-    return Plan([partial(torch.mm, A[:, i:], L[i:, i:j], out=out[:, i:j]) for i, j in cuts])
+    return Plan([_multiplied(A[:, i:], L[i:, i:j], out[:, i:j]) for i, j in cuts])
 
 
 def less_lower_product(to: Tensor, L: Tensor, H: Tensor, cuts: Cuts) -> Plan:
     """L H − to on and below the blocks of the diagonal, in place, for a lower triangular L."""
     blocks = [(to[i:j, :j], L[i:j, :j], H[:j, :j]) for i, j in cuts]
-    return Plan([partial(torch.addmm, t, a, b, beta=-1.0, out=t) for t, a, b in blocks])
+    return Plan([_added(t, a, b, t, -1.0, 1.0) for t, a, b in blocks])
 
 
 def gram(A: Tensor, out: Tensor, cuts: Cuts) -> Plan:
@@ -146,7 +167,7 @@ def gram(A: Tensor, out: Tensor, cuts: Cuts) -> Plan:
 
 def gram_of_lower(L: Tensor, out: Tensor, cuts: Cuts) -> Plan:
     """L Lᵀ for a lower triangular L."""
-    lower = [partial(torch.mm, L[i:, :j], L[i:j, :j].mT, out=out[i:, i:j]) for i, j in cuts]
+    lower = [_multiplied(L[i:, :j], L[i:j, :j].mT, out[i:, i:j]) for i, j in cuts]
     return Plan(lower) + mirror(out, cuts)
 
 
