@@ -44,7 +44,7 @@ from duogp.bases.conditional import Conditional
 from duogp.bases.marginals import Marginals, Moments, Penalties, Reads
 from duogp.fused.step import Step
 from duogp.kernels import Kernel
-from duogp.kernels.grams import StationaryGrams
+from duogp.kernels.grams import StationaryGrams, kept_slope
 from duogp.kernels.profiles import Profile
 from duogp.kernels.stationary import split_variance, stationary_part
 from duogp.numerics.factorisation import Numerics
@@ -171,24 +171,28 @@ class _DecoupledStep(torch.autograd.Function):
         mean_grams = StationaryGrams(profiles[1], z, x, mean_lengthscale)
         s, s_mean = (x.new_ones(1, 1) if v is None else v for v in (variance, mean_variance))
         with Beside(x.device) as side:
-            L, T, phi, info, kept_k = _whitened(grams, z, x, lengthscale, jitters[0], number=3)
+            diagonal, _, T, phi, info, kept_k = _whitened(
+                grams, z, x, lengthscale, jitters[0], with_L=False, number=3
+            )
             u = 1.0 - phi.square().sum(-2)
             if nugget is not None:
                 u = u + nugget.unsqueeze(-1).to(u)
-            half_log_K = L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+            half_log_K = diagonal.log().sum(-1)
             rho = s_mean / s
-        R, U, psi, mean_info, kept_q = _whitened(mean_grams, z, x, mean_lengthscale, jitters[1], number=4)
-        R_work = R.to(psi.dtype)
+        mean_diagonal, R, U, psi, mean_info, kept_q = _whitened(
+            mean_grams, z, x, mean_lengthscale, jitters[1], with_L=True, number=4
+        )
+        assert R is not None
         W = upper_product(root, psi)
         side.join()
-        V = solve_lower(T, R_work)
+        V = solve_lower(T, R)
         A = multiply(V, root, left="lower", right="lower")
         with side:  # all that is small
             c = (V @ mean.unsqueeze(-1)).squeeze(-1)
             spread = A.square().sum((-2, -1)) + c.square().sum(-1)
             mu = (mean.unsqueeze(-2) @ psi).squeeze(-2)
             explained = W.square().sum(-2)
-            half_log_Q = R.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+            half_log_Q = mean_diagonal.log().sum(-1)
             log_det = root.diagonal(dim1=-2, dim2=-1).square().log().sum(-1)
             kl = 0.5 * (rho * spread - log_det) + (half_log_K - half_log_Q).to(mu.dtype)
             kl = kl - 0.5 * mean.shape[-1] * (1.0 + rho.log())
@@ -278,16 +282,27 @@ class _DecoupledStep(torch.autograd.Function):
 
 
 def _whitened(
-    grams: StationaryGrams, z: Tensor, x: Tensor, lengthscale: Tensor, jitter: Tensor, *, number: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
-    """L, T, L⁻¹k(Z, x), flags, and what the kernel keeps; k(Z, x) is made while k(Z, Z) is factorised."""
+    grams: StationaryGrams,
+    z: Tensor,
+    x: Tensor,
+    lengthscale: Tensor,
+    jitter: Tensor,
+    *,
+    with_L: bool,
+    number: int,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, list[Tensor]]:
+    """The diagonal of L, L if asked for, T, L⁻¹k(Z, x), flags, and what the kernel keeps.
+
+    What the factorisation of k(Z, Z) does not need is made meanwhile.
+    """
     scaled = grams.scaled(z, x, lengthscale)
     K, K_slope = grams.among_points(scaled, jitter)
     with Beside(x.device, number) as rows:
+        K_slope = kept_slope(K, K_slope, x.dtype)
         k, k_slope = grams.with_rows(scaled)
-    L, T, info = factorised_in_halves(K, k.dtype)
+    found = factorised_in_halves(K, k.dtype, with_L=with_L, before_overwriting=rows.join, number=number + 2)
     rows.join()
-    return L, T, solve(T, k), info, [*scaled, K_slope, k_slope]
+    return found.diagonal, found.L, found.T, solve(found.T, k), found.info, [*scaled, K_slope, k_slope]
 
 
 def _gradients_of_variances(

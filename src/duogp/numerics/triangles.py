@@ -71,9 +71,16 @@ def _doubled(L: Tensor) -> Tensor:
     while size < padded:
         of_L, done = _diagonal_blocks(L, 2 * size), _diagonal_blocks(inverse, 2 * size)
         B, A_inv, C_inv = of_L[..., size:, :size], done[..., :size, :size], done[..., size:, size:]
-        done[..., size:, :size] = -(C_inv @ (B @ A_inv))
+        done[..., size:, :size] = minus_product(C_inv, B @ A_inv)
         size *= 2
     return inverse[..., :M, :M]
+
+
+def minus_product(A: Tensor, B: Tensor) -> Tensor:
+    """−A B [..., m, n] in one pass over the result: [..., m, k] [..., k, n], of the same batch."""
+    A, flat = A.reshape(-1, *A.shape[-2:]), B.reshape(-1, *B.shape[-2:])
+    found = flat.new_empty(len(flat), A.shape[-2], B.shape[-1])
+    return found.baddbmm_(A, flat, beta=0.0, alpha=-1.0).view(*B.shape[:-2], *found.shape[-2:])
 
 
 def _diagonal_blocks(A: Tensor, size: int) -> Tensor:
