@@ -54,7 +54,7 @@ def test_a_plan_can_be_printed_and_gives_reasons():
         ("dcsvgp", {}, 40),  # L-BFGS
         ("svgp", {"early_stopping": True}, 40),
         ("svgp", {"early_stopping": True, "optimizer": "adam"}, 10),
-        ("svgp", {"early_stopping": True, "solver": "stochastic"}, 10),
+        ("svgp", {"early_stopping": True, "solver": "stochastic"}, 55),
         ("svgp-dkl", {}, 40),  # a network
         ("dcsvgp", {"patience": 3}, 3),
         ("svgp", {}, None),
