@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from duogp.bases import TwoBlock
-from duogp.fused import orthogonal
 from duogp.fused.table import find
 from duogp.kernels import RBF, Scale
 from duogp.numerics import products
@@ -35,13 +34,11 @@ POSTERIORS = {
 
 @pytest.mark.parametrize("reads", ["sum", "variance", "parts"])
 @pytest.mark.parametrize("shared", [False, True], ids=["own-points", "one-kernel"])
-@pytest.mark.parametrize("by", ["substitution", "inverse", "block-by-block", "tensor-cores"])
+@pytest.mark.parametrize("by", ["substitution", "inverse", "tensor-cores"])
 @pytest.mark.parametrize("name", POSTERIORS)
 def test_it_is_the_general_step(name, by, shared, reads, monkeypatch):
     if by != "substitution":  # what a GPU does
         monkeypatch.setattr(products, "substitutes", lambda _: False)
-    if by in ("block-by-block", "tensor-cores"):  # with many points
-        monkeypatch.setattr(orthogonal, "LARGE", 1)
     if by == "tensor-cores":
         stand_in(monkeypatch)
     g = torch.Generator().manual_seed(0)

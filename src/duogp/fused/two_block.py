@@ -10,14 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from duogp.bases.marginals import Moments, Penalties, Reads, VarianceSum
+from duogp.bases.marginals import Moments, Penalties, Reads
 from duogp.bases.two_block import TwoBlock
-from duogp.fused import orthogonal
 from duogp.fused.coupled import coupled_moments
 from duogp.fused.projections import MANY_ROWS, Projection
 from duogp.fused.step import Step
 from duogp.fused.two_block_projections import BlockVariance, MeanVariance
-from duogp.kernels.stationary import split_variance, stationary_part
+from duogp.kernels.stationary import stationary_part
 from duogp.numerics.factorisation import Numerics
 from duogp.variational import CentredQ, CholeskyQ, ShrunkQ
 
@@ -36,9 +35,6 @@ def find(basis: TwoBlock, x: Tensor, reads: Reads, with_omega: bool) -> Step | N
         q, both = basis.q, torch.cat([basis.inducing, basis.orthogonal_inducing], -2)
         few = x.shape[-2] < MANY_ROWS * both.shape[-2]
         projection: Projection | None = None
-        alike = both.shape[:-2] == q.mean.shape[:-1]
-        if basis.mean_only and reads == "sum" and alike and orthogonal.suits(x, basis.inducing.shape[-2]):
-            return block_by_block(basis, both, x, numerics), Penalties(q.penalty().sum(-1))
         if basis.mean_only:  # S = diag(S_u, I)
             projection = MeanVariance()
         elif reads != "parts" and few:
@@ -49,16 +45,3 @@ def find(basis: TwoBlock, x: Tensor, reads: Reads, with_omega: bool) -> Step | N
         return f, Penalties(q.penalty().sum(-1))
 
     return step
-
-
-def block_by_block(basis: TwoBlock, both: Tensor, x: Tensor, numerics: Numerics) -> VarianceSum:
-    """Mean and sum of the variances of ORTH, each block factorised by itself (see `orthogonal`)."""
-    q, (base, variance) = basis.q, split_variance(basis.kernel)
-    stationary = stationary_part(base, both, x)
-    assert stationary is not None
-    mu, change, info = orthogonal.OrthogonalStep.apply(
-        stationary.profile, numerics.jitter, both, x, stationary.lengthscale().unsqueeze(-2), q.mean, q.root()
-    )
-    numerics.note(info)
-    s = x.new_ones(1, 1) if variance is None else variance.to(x.dtype)
-    return VarianceSum(s.unsqueeze(-1).sqrt() * mu, s * (x.shape[-2] + change))

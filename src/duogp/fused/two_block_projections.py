@@ -83,13 +83,10 @@ class MeanVariance(Projection):
         g_m = solve(T, k @ g_mean.unsqueeze(-1)).squeeze(-1)
         g_k = (a * g_mean.unsqueeze(-2)).sum_to_size(k.shape)
         g_k[..., :M, :] += solve_transposed(T_u, G)
-        return gradient_of_blocks(T, lower_outer(G, phi), mean, g_m), g_k, g_m, lower_outer(phi, H)
-
-
-def gradient_of_blocks(T: Tensor, P: Tensor, mean: Tensor, g_m: Tensor) -> Tensor:
-    """gK [..., N, N] of tril(m gmᵀ) over all points and P [..., M, M], overwritten, over the first."""
-    by_triangle = products.substitutes(T) or tensor_cores.suits(T, T)
-    return (_by_triangle if by_triangle else _by_sums)(T, P, mean, g_m)
+        P = lower_outer(G, phi)
+        by_triangle = products.substitutes(T) or tensor_cores.suits(T, T)
+        g_K = _by_triangle if by_triangle else _by_sums
+        return g_K(T, P, mean, g_m), g_k, g_m, lower_outer(phi, H)
 
 
 def _by_triangle(T: Tensor, P: Tensor, mean: Tensor, g_m: Tensor) -> Tensor:
