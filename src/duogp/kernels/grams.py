@@ -46,18 +46,6 @@ class Scaled(NamedTuple):
     rows: Tensor
     inverse: Tensor  # of the lengthscale
 
-    def first(self, count: int) -> Scaled:
-        """So many of the points alone."""
-        return self._replace(points=self.points[..., :count, :])
-
-
-class OfRows(NamedTuple):
-    """W of k(Z, x), and of it what `weighted_differences` gives."""
-
-    W: Tensor
-    towards: Tensor
-    squares: Tensor
-
 
 class StationaryGrams:
     """k(Z, Z) and k(Z, x), forward and backward. It holds shapes and precisions; callers keep tensors."""
@@ -106,32 +94,16 @@ class StationaryGrams:
 
         Of ``g_K`` [..., M, M] and ``g_k`` [..., M, n], which is overwritten; ``kept``: the list of `forward`.
         """
-        return self.joined(kept, self.of_rows(kept, g_k), self.of_points(kept, g_K), with_x=with_x)
-
-    def of_rows(self, kept: Sequence[Tensor], g_k: Tensor) -> OfRows:
-        """What k(Z, x) adds; ``g_k`` is overwritten."""
-        a, b, _, _, k_slope = kept
-        W = g_k.mul_(k_slope)
-        return OfRows(W, *weighted_differences(W, a, b))
-
-    def of_points(self, kept: Sequence[Tensor], g_K: Tensor) -> tuple[Tensor, Tensor]:
-        """What k(Z, Z) adds, as `weighted_differences` gives it."""
-        a, _, _, K_slope, _ = kept
-        W = K_slope.to(g_K.dtype) * g_K  # no more digits than the gradient has
-        sums, weights = weighted_sums(W + W.mT, a)
-        among = weights * a - sums
-        return among, (among * a).sum(-2, keepdim=True)
-
-    def joined(
-        self, kept: Sequence[Tensor], of_rows: OfRows, of_points: tuple[Tensor, Tensor], *, with_x: bool
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """What `backward` gives, of both parts."""
-        a, b, inverse, _, _ = kept
+        a, b, inverse, K_slope, k_slope = kept
         z_shape, x_shape, lengthscale_shape = self.shapes
         z_dtype, x_dtype, lengthscale_dtype = self.dtypes
-        W, towards, squares = of_rows
-        among, squares_among = of_points
-        squares = squares + squares_among
+        W = g_k.mul_(k_slope)
+        towards, squares = weighted_differences(W, a, b)
+        W_zz = K_slope.to(g_K.dtype) * g_K  # no more digits than the gradient has
+        W_zz = W_zz + W_zz.mT
+        sums, weights = weighted_sums(W_zz, a)
+        among = weights * a - sums
+        squares = squares + (among * a).sum(-2, keepdim=True)
         scale = 2.0 * self.profile.slope_scale * inverse
         g_z = (scale * (towards + among)).sum_to_size(z_shape).to(z_dtype)
         g_lengthscale = -(scale * squares).sum_to_size(lengthscale_shape).to(lengthscale_dtype)

@@ -103,20 +103,12 @@ class SecondBlock(NamedTuple):
     info: Tensor
 
 
-def second_block(
-    K: Tensor,
-    L: Tensor,
-    T: Tensor,
-    dtype: torch.dtype,
-    *,
-    number: int = 2,
-    meanwhile: Callable[[], None] = lambda: None,
-) -> SecondBlock:
+def second_block(K: Tensor, L: Tensor, T: Tensor, dtype: torch.dtype, *, number: int = 2) -> SecondBlock:
     """The rest of the factor of K [..., N, N], on a GPU, for the factor L₁ and T = L₁⁻¹ of its first M rows.
 
     C is overwritten. By T alone L₂₁ has the condition of L₁ times the error of substitution. It is refined
     once where the working precision ``dtype`` is that of K; in a lower one that error is far below its own.
-    ``number``: of the stream for what is made beside the factorisation of C, ``meanwhile`` included.
+    ``number``: of the stream for what is made beside the factorisation of C.
     """
     M = T.shape[-1]
     below = K[..., M:, :M] @ T.mT
@@ -130,7 +122,6 @@ def second_block(
         inverse = K.new_zeros(K.shape, dtype=dtype)
         inverse[..., :M, :M] = T
         between = below @ T
-        meanwhile()
     L_second, T_second, info = factorised(rest, K.dtype)
     side.join()
     inverse[..., M:, M:] = T_second
