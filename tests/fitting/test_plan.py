@@ -54,7 +54,8 @@ def test_a_plan_can_be_printed_and_gives_reasons():
         ("dcsvgp", {}, 40),  # L-BFGS
         ("svgp", {"early_stopping": True}, 40),
         ("svgp", {"early_stopping": True, "optimizer": "adam"}, 10),
-        ("svgp", {"early_stopping": True, "solver": "stochastic"}, 55),
+        ("svgp", {"early_stopping": True, "solver": "stochastic"}, 70),
+        ("svgp", {"early_stopping": True, "optimizer": "adam", "schedule": "cycles"}, 28),  # of 40 looks
         ("svgp-dkl", {}, 40),  # a network
         ("dcsvgp", {"patience": 3}, 3),
         ("svgp", {}, None),
@@ -63,6 +64,13 @@ def test_a_plan_can_be_printed_and_gives_reasons():
 def test_how_long_validation_rows_are_waited_for(method, given, looks):
     X, y = table()
     assert duogp.plan(X, y, method, num_inducing=7, **given).training.patience == looks
+
+
+def test_betas_are_adams():
+    """L-BFGS has none: who gives them means Adam, in the warm start too."""
+    X, y = table()
+    assert duogp.plan(X, y, "svgp").training.optimiser == "lbfgs"
+    assert duogp.plan(X, y, "svgp", adam_betas=(0.8, 0.9)).training.optimiser == "adam"
 
 
 def test_nothing_is_trained():

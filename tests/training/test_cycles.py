@@ -11,7 +11,7 @@ import torch
 
 import duogp
 from duogp.training import cycles as room
-from duogp.training.cycles import ANNEALED, FIRST_CYCLE, Cycles
+from duogp.training.cycles import ANNEALED, FIRST_CYCLE, Cycles, first_cycle
 from duogp.training.validation import BestState
 
 
@@ -105,17 +105,98 @@ def test_what_is_left_is_the_best_end_of_a_cycle(monkeypatch):
     """A last cycle that leads somewhere worse is not what a fit leaves with."""
     monkeypatch.setattr(room, "FIRST_CYCLE", 20)
     kept: list[torch.Tensor] = []
-    update = BestState.update
+    update, take = BestState.update, Cycles.take
 
-    def worse_and_worse(self, nll, epoch):
+    def seen(self, nll, epoch):
         kept.append(self.parameters[0].detach().clone())
-        return update(self, nll + len(kept), epoch)
+        return update(self, nll, epoch)
 
-    monkeypatch.setattr(BestState, "update", worse_and_worse)
+    def worse_and_worse(self, done, loss, epoch, is_sound):
+        return take(self, done, loss + len(self.ends), epoch, is_sound)
+
+    monkeypatch.setattr(BestState, "update", seen)
+    monkeypatch.setattr(Cycles, "take", worse_and_worse)
     X, y = table(120)
     gp = duogp.fit(X, y, "svgp", num_inducing=10, solver="stochastic", batch_size=60, tolerance=1e-9)
     assert len(kept) > 1
     torch.testing.assert_close(next(gp.model.parameters()).detach(), kept[0])
+
+
+@pytest.mark.parametrize(
+    ("epoch", "batch", "steps"),
+    [(2000.0, 1024, 400), (2000.0, None, 400), (20_000.0, 64, 6250), (30.0, 64, 400), (100.0, 64, 1000)],
+)
+def test_the_first_cycle_of_small_batches_is_longer(epoch, batch, steps):
+    """400,000 rows, or ten epochs where that is fewer: the mean loss of its last tenth is to say something."""
+    assert first_cycle(epoch, batch) == steps
+
+
+def test_of_two_ends_within_the_tolerance_the_later_is_kept():
+    parameter = torch.zeros(1, 1)
+    cycles = cycles_of(0.01, 3 * FIRST_CYCLE, [parameter])
+    for k, loss in enumerate([1.0, 1.005]):
+        parameter.fill_(k)
+        while len(cycles.ends) <= k:
+            cycles.take((2 ** (k + 1) - 1) / 3, torch.tensor([loss]), 1, lambda: True)
+    assert cycles.ended
+    cycles.best.restore()
+    assert parameter.item() == 1.0
+
+
+def test_losses_of_undone_steps_are_forgotten():
+    cycles = cycles_of(0.0, FIRST_CYCLE)
+    for step in range(1, FIRST_CYCLE + 1):
+        undone = step == FIRST_CYCLE - 10
+        loss = None if undone else torch.full((1,), float("inf") if step < FIRST_CYCLE - 10 else 2.0)
+        cycles.take(step / FIRST_CYCLE, loss, 1, lambda: True)
+    assert cycles.ends == [[2.0]]
+
+
+def test_a_cycle_whose_last_step_was_undone_led_nowhere():
+    parameter = torch.zeros(1, 1)
+    cycles = cycles_of(0.0, FIRST_CYCLE, [parameter])
+    cycles.take(1.0, None, 1, lambda: True)
+    assert np.isnan(cycles.ends).all() and torch.isinf(cycles.best.nll).all()
+
+
+def test_steps_after_the_last_cycle_are_not_of_it():
+    """By the clock, the share that is over may reach one before the last step."""
+    parameter = torch.zeros(1, 1)
+    cycles = cycles_of(0.0, FIRST_CYCLE, [parameter])
+    cycles.take(1.0, torch.ones(1), 1, lambda: True)
+    parameter.fill_(1.0)
+    cycles.take(1.0, torch.zeros(1), 2, lambda: True)
+    cycles.best.restore()
+    assert len(cycles.ends) == 1 and parameter.item() == 0.0
+
+
+def test_who_stops_a_training_keeps_the_state_seen(monkeypatch):
+    monkeypatch.setattr(room, "FIRST_CYCLE", 20)
+    seen: list[torch.Tensor] = []
+
+    def stop(progress):
+        seen.append(next(progress.model.parameters()).detach().clone())
+        return len(seen) == 4
+
+    X, y = table(120)
+    gp = duogp.fit(
+        X, y, "svgp", num_inducing=10, solver="stochastic", batch_size=60, evaluate_every=11, callbacks=[stop]
+    )
+    assert len(seen) == 4
+    torch.testing.assert_close(next(gp.model.parameters()).detach(), seen[-1])
+
+
+def test_one_cycle_says_nothing_of_rest():
+    X, y = table()
+    gp = duogp.fit(X, y, "svgp", num_inducing=10, solver="stochastic", schedule="cycles", epochs=3)
+    assert gp.history.converged is None
+    assert any("too few to say whether the loss still improved" in note for note in gp.history.notes)
+
+
+def test_lbfgs_has_no_cycles():
+    X, y = table()
+    gp = duogp.fit(X, y, "svgp", num_inducing=10, optimizer="lbfgs", schedule="cycles", epochs=30)
+    assert np.isfinite(gp.history.series("loss")).all()
 
 
 def test_betas_are_those_of_a_protocol_where_steps_are_given():

@@ -28,7 +28,7 @@ from duogp.fitting.plan import Plan, make_plan, why_validation
 from duogp.fitting.solver import choose_solver, closed_form_obstacle
 from duogp.fitting.streamed_rows import StreamedRows
 from duogp.fitting.table import Slots, is_auto, no_slots, start
-from duogp.fitting.training_plan import on_all_rows, on_larger_sample, started_on_large_sample
+from duogp.fitting.training_plan import looks_of, on_all_rows, on_larger_sample, started_on_large_sample
 from duogp.methods.registry import METHODS, Method
 from duogp.methods.settings import Settings, as_list
 from duogp.models.deep import DeepModel
@@ -205,7 +205,7 @@ def _minibatches(
     training = plan.training
     if settings.epochs is None and settings.steps is None and settings.time_budget is None:
         epochs = min(training.epochs, max(1, -(-MOST_STEPS // feed.steps)))
-        training = replace(training, epochs=epochs, evaluate_every=max(1, epochs // 100))
+        training = replace(training, epochs=epochs, evaluate_every=looks_of(epochs))
     with closing(feed):
         problem = Stochastic(model, feed, rows.group)
         (history,) = train(model, problem, training, watched, callbacks, slot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -49,9 +50,11 @@ FEWEST_WHOLE_STEPS, CHECK_WHOLE_EVERY = 4, 1
 #: Of the weights of networks, unless the user says otherwise.
 WEIGHT_DECAY = 1e-4
 #: Looks at the validation rows without improvement before training ends. Networks train in noisy steps; those
-#: of L-BFGS are long, and validation NLL may fall again after a hundred of them in which it rose. The last
-#: cycle of rates has 53 of a hundred looks, and most of it is worse than the end of the one before.
-PATIENCE, LONG_PATIENCE, CYCLE_PATIENCE = 10, 40, 55
+#: of L-BFGS are long, and validation NLL may fall again after a hundred of them in which it rose.
+PATIENCE, LONG_PATIENCE = 10, 40
+#: The same for cycles of rates, as a share of all looks: the last cycle has 0.53 of four cycles' looks, 0.67
+#: of those of two, and most of it is worse than the end of the one before.
+CYCLE_PATIENCE = 0.7
 
 
 def make_training(
@@ -67,6 +70,7 @@ def make_training(
         epochs, every = (NEWTON_STEPS if newton else ADAM_STEPS), 5
     else:
         epochs, every = _minibatch_epochs(n, settings.batch_size, MOST_STEPS if rests else MIN_STEPS)
+        every = looks_of(epochs) if rests else every
     if settings.epochs is not None and not closed:
         every = 1
     rate = method.recipe.closed_form_rate if closed else PROTOCOL_RATE
@@ -74,13 +78,15 @@ def make_training(
         few = solver == "stochastic" and n <= FEW_BATCHES * settings.batch_size
         rate = QUICK_RATE if method.is_deep or few else CYCLE_RATE
     natural = settings.natural_rate or NATURAL_RATE[likelihood.is_log_concave]
-    patience = CYCLE_PATIENCE if rests else LONG_PATIENCE if newton or method.has_network else PATIENCE
+    patience = LONG_PATIENCE if newton or method.has_network else PATIENCE
+    schedule = settings.schedule or ("cosine" if closed else "cycles" if rests else "multistep")
+    if schedule == "cycles" and not newton:
+        looks = (settings.epochs or epochs) / (settings.evaluate_every or every)
+        patience = max(patience, math.ceil(CYCLE_PATIENCE * looks))
     return TrainingPlan(
         epochs=settings.epochs or epochs,
         learning_rate=settings.learning_rate or rate,
-        schedule=make_schedule(
-            settings.schedule or ("cosine" if closed else "cycles" if rests else "multistep")
-        ),
+        schedule=make_schedule(schedule),
         evaluate_every=settings.evaluate_every or every,
         patience=(settings.patience or patience) if early else None,
         restore_best=early,
@@ -107,18 +113,24 @@ def adam_betas(settings: Settings, otherwise: tuple[float, float]) -> tuple[floa
 
 
 def _uses_newton(settings: Settings, closed: bool) -> bool:
-    """Whether L-BFGS trains: it needs no rate and no schedule, so who gives one means Adam."""
+    """Whether L-BFGS trains: it has no rate, schedule or betas, so who gives one means Adam."""
     if settings.optimizer == "lbfgs" and not closed:
         raise ValueError("optimizer='lbfgs' is for losses of all rows: use solver='closed-form' or 'adam'")
     if settings.optimizer != "auto":
         return settings.optimizer == "lbfgs"
-    return closed and settings.learning_rate is None and settings.schedule is None
+    asked = settings.learning_rate, settings.schedule, settings.adam_betas
+    return closed and asked == (None, None, None)
 
 
 def _minibatch_epochs(n: int, batch_size: int, steps: int) -> tuple[int, int]:
     """How many, and after how many to look at the validation rows: a hundred times in all."""
     epochs = max(EPOCHS, -(-steps // -(-n // batch_size)))
     return epochs, epochs // EPOCHS
+
+
+def looks_of(epochs: int) -> int:
+    """After how many of them to look at the validation rows: at most a hundred times in all."""
+    return max(1, -(-epochs // EPOCHS))
 
 
 class Stage(NamedTuple):
@@ -196,6 +208,7 @@ def make_warm_start(
         training,
         epochs=steps if newton else min(steps, WARM_ADAM_STEPS),
         learning_rate=METHODS["svgp"].recipe.closed_form_rate,
+        adam_betas=adam_betas(settings, BETAS),
         schedule=make_schedule("cosine"),
         check_every=10,
         natural_rate=None,

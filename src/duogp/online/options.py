@@ -19,7 +19,7 @@ MEAN_POINTS, MEAN_COLUMNS = 1024, 128
 RATES = {True: 0.05, False: 0.01}
 #: Settings of a fit to a table of known length that have no meaning for a stream.
 IDLE_SETTINGS: tuple[str, ...] = ("epochs", "steps", "schedule", "validation_fraction", "early_stopping")
-IDLE_SETTINGS += ("patience", "refit", "evaluate_every", "warm_start", "omega_block", "backend")
+IDLE_SETTINGS += ("patience", "refit", "evaluate_every", "warm_start", "omega_block", "backend", "adam_betas")
 
 
 def online_settings(

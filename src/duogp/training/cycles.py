@@ -16,22 +16,30 @@ from torch import Tensor
 from duogp.training.schedules import cosine
 from duogp.training.validation import BestState
 
-#: Steps of the first cycle, at least; those after it are twice as long each.
-FIRST_CYCLE = 400
+#: Steps of the first cycle, at least; those after it are twice as long each. And its rows, unless ten epochs
+#: have fewer: the mean loss over its last tenth says little where batches are small.
+FIRST_CYCLE, FIRST_ROWS = 400, 400_000
 #: Share of a cycle, its last, whose losses are what it leads to: the rate is below 4 % of the highest there.
 ANNEALED = 0.1
+
+
+def first_cycle(epoch: int, batch: int | None) -> int:
+    """Steps that the first cycle has at least, for so many steps an epoch and rows a step, where known."""
+    rows = 0 if batch is None else min(-(-FIRST_ROWS // batch), round(epoch / ANNEALED))
+    return max(FIRST_CYCLE, rows)
 
 
 class Cycles:
     """The cycles of a training of so many ``steps``, its losses at their ends, and the best of these states.
 
-    ``best`` keeps states by the loss that a cycle led to. Replicates share rates: the one that gains most
-    decides when training ends.
+    ``first``: steps of the first cycle, at least. ``best`` keeps states by the loss that a cycle led to; of
+    two that differ by less than the tolerance it is the later one. Replicates share rates: the one that gains
+    most decides when training ends.
     """
 
-    def __init__(self, tolerance: float, steps: int, best: BestState) -> None:
+    def __init__(self, tolerance: float, steps: int, best: BestState, first: int | None = None) -> None:
         self.tolerance, self.steps, self.best = tolerance, steps, best
-        self.count = max(1, int(math.log2(steps / FIRST_CYCLE + 1)))
+        self.count = max(1, int(math.log2(steps / (first or FIRST_CYCLE) + 1)))
         self.index = 0  # the cycle
         self.ended = False
         self.ends: list[list[float]] = []  # the loss [R] that every cycle led to
@@ -42,20 +50,30 @@ class Cycles:
         """Of the learning rate, where a share ``done`` of all steps is over."""
         return cosine(self._share(done))
 
-    def take(self, done: float, loss: Tensor, epoch: int, is_sound: Callable[[], bool]) -> None:
+    def take(self, done: float, loss: Tensor | None, epoch: int, is_sound: Callable[[], bool]) -> None:
         """Take in the loss [R] of a step; after the last of a cycle, see where it led.
 
+        ``loss``: None where the step was undone, and with it those before: their losses are forgotten.
         ``is_sound``: whether the state is worth keeping, asked then.
         """
+        if len(self.ends) == self.count:  # by the clock the last step may come after its end
+            return
         share = self._share(done)
-        if share > 1.0 - ANNEALED:
+        if loss is None:
+            self._forget()
+        elif share > 1.0 - ANNEALED:
             self.total, self.taken = self.total + loss, self.taken + 1
         if share <= 1.0 - 0.5 / (self.steps * self._length):  # half a step, for rounding
             return
-        led_to = self.total / max(self.taken, 1)
+        led_to = self.total / self.taken if self.taken else torch.full_like(self.total, torch.nan)
         if is_sound():
-            self.best.update(torch.where(torch.isfinite(led_to), led_to, torch.inf), epoch)
+            best, found = self.best, torch.where(torch.isfinite(led_to), led_to, torch.inf)
+            best.nll = torch.where(found < best.nll + self.tolerance, torch.inf, best.nll)
+            best.update(found, epoch)
         self.end(led_to.tolist())
+        self._forget()
+
+    def _forget(self) -> None:
         self.total, self.taken = torch.zeros_like(self.total), 0
 
     def end(self, losses: Sequence[float]) -> None:

@@ -21,7 +21,7 @@ from duogp.training.adam import BETAS
 from duogp.training.backends import Backend, Optimiser, make_backend
 from duogp.training.checkpoint import Slot
 from duogp.training.convergence import FEWEST_STEPS, Rest
-from duogp.training.cycles import Cycles
+from duogp.training.cycles import Cycles, first_cycle
 from duogp.training.guard import Guard
 from duogp.training.history import History, Record
 from duogp.training.lbfgs import Curvature
@@ -184,9 +184,10 @@ class Run:
         self.latest: Tensor | None = None  # validation NLL when it was last looked at
         # Adam on minibatches ends with a cycle of rates, L-BFGS at a point; other schedules take all steps.
         self.cycles: Cycles | None = None
-        if plan.schedule is cycles:
+        if plan.schedule is cycles and plan.optimiser != "lbfgs":
             ends = BestState(model.replicates, parameters, None)
-            self.cycles = Cycles(plan.tolerance, self.total_steps, ends)
+            first = first_cycle(problem.steps_per_epoch, problem.rows_at_once)
+            self.cycles = Cycles(plan.tolerance, self.total_steps, ends, first)
         self.rest: Rest | None = None
         if plan.optimiser == "lbfgs":
             self.rest = Rest(plan.tolerance, model.replicates, plan.fewest_steps)
@@ -196,6 +197,7 @@ class Run:
         self.rate = 0.0  # of the last step
         self.epoch_generators: list[Tensor] = []  # their states at the start of the epoch, for checkpoints
         self.exhausted = self.out_of_time = False
+        self.asked_to_stop = False  # by a callback, which has seen the state
         self.start = time.perf_counter()
 
     def seconds(self) -> float:
@@ -234,9 +236,10 @@ class Run:
             self.histories[r].records.append(record)
         newest = [history.records[-1] for history in self.histories]
         for callback in callbacks:
-            stop |= bool(callback(Progression(epoch, self.model, newest)))
+            self.asked_to_stop |= bool(callback(Progression(epoch, self.model, newest))) and not stop
         if callbacks:
             self.backend.refresh()
+        stop |= self.asked_to_stop
         bar.advance(f"loss {losses[0]:.4f}" + ("" if nll is None else f"  validation NLL {nll[0]:.4f}"))
         return stop
 
@@ -278,11 +281,13 @@ class Run:
             last = self.step == self.total_steps
             seconds = self.plan.seconds
             self.out_of_time = seconds is not None and self.seconds() >= seconds and not last
-            if (self.step % self.check_every == 0 or last or self.out_of_time) and not self._check():
+            due = self.step % self.check_every == 0 or last or self.out_of_time
+            undone = due and not self._check()
+            if undone:
                 self.loss_sum = torch.full_like(self.loss_sum, torch.nan)
             if self.cycles is not None:
                 sound = partial(self.guard.healthy, self.unchecked)
-                self.cycles.take(min(self.done(), 1.0), loss, self.at_epoch, sound)
+                self.cycles.take(min(self.done(), 1.0), None if undone else loss, self.at_epoch, sound)
             if self.exhausted or self.out_of_time or (self.cycles is not None and self.cycles.ended):
                 count = i + 1
                 break
@@ -320,11 +325,12 @@ class Run:
         model, guard, best, keeps_best = self.model, self.guard, self.best, self.plan.restore_best
         if not guard.healthy(torch.zeros_like(model.num_data)):
             guard.roll_back()
-        kept = None if self.cycles is None else self.cycles.best
+        kept = None if self.cycles is None or self.asked_to_stop else self.cycles.best
         if best is not None and keeps_best:
             kept = best
         if kept is not None and bool(torch.isfinite(kept.nll).any()):
             kept.restore()
+            self.latest = None  # the validation NLL of another state
         settle(model, self.problem, guard)
         left = None
         if best is not None and self.validation is not None:
@@ -370,6 +376,8 @@ class Run:
             note = f"stopped after {self.step} steps: the loss no longer improved"
         elif history.stopped_early:
             history.converged = True  # as far as the validation rows let it
+        elif self.cycles is not None and len(self.cycles.ends) < 2:
+            note = f"stopped after {self.step} steps, too few to say whether the loss still improved"
         elif self.plan.tolerance > 0 and (self.rest is not None or self.cycles is not None):
             history.converged = False
             note = f"not converged: the loss still improved when training ended after {self.step} steps"

@@ -24,7 +24,7 @@ def cosine(progress: float) -> float:
 
 
 def cycles(progress: float) -> float:
-    """Half a cosine after the other, by the loop (`training.convergence.Cycles`); by itself a constant."""
+    """Half a cosine after the other, by the loop (`training.cycles.Cycles`); by itself a constant."""
     return 1.0
 
 
