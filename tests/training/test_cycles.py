@@ -127,7 +127,7 @@ def test_what_is_left_is_the_best_end_of_a_cycle(monkeypatch):
     [(2000.0, 1024, 400), (2000.0, None, 400), (20_000.0, 64, 6250), (30.0, 64, 400), (100.0, 64, 1000)],
 )
 def test_the_first_cycle_of_small_batches_is_longer(epoch, batch, steps):
-    """400,000 rows, or ten epochs where that is fewer: the mean loss of its last tenth is to say something."""
+    """400,000 rows, or ten epochs if fewer: the mean loss of its last tenth is to say something."""
     assert first_cycle(epoch, batch) == steps
 
 
