@@ -7,7 +7,7 @@ import torch
 
 from duogp.bases import Conditional, Coupled, TwoBlock
 from duogp.fused import direct as direct_steps
-from duogp.fused import table
+from duogp.fused import direct_products, table
 from duogp.fused.direct import DirectStep
 from duogp.kernels import RBF, Linear, Matern12, Matern52, Scale
 from duogp.likelihoods import BernoulliLikelihood, GaussianLikelihood
@@ -138,6 +138,31 @@ def test_a_direct_step_is_the_general_one(
 @pytest.mark.parametrize("name", BUILDERS)
 def test_triangles_in_several_blocks(name: str, rows: int) -> None:
     assert_same(*case(name, rows=rows, points=263))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", BUILDERS)
+def test_square_solves_of_several_threads(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_products, "SQUARE_SOLVES", 2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert_same(*case(name))
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_gradients_of_two_steps_are_summed(name: str) -> None:
+    """The first ones may lie in memory that the second step writes to."""
+    model, batch = case(name)
+    direct = model.direct(batch)
+    _, once = outcome(model, batch, direct)
+    model.backward(batch, direct)
+    for n, p in model.named_parameters():
+        if n in once:
+            assert p.grad is not None
+            torch.testing.assert_close(p.grad, 2.0 * once[n], rtol=1e-12, atol=1e-12, msg=n)
 
 
 @pytest.mark.skipif(not onednn.is_there(), reason="torch has no oneDNN here")

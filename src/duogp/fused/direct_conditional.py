@@ -14,6 +14,7 @@ from duogp.fused.direct import (
     DirectStep,
     add_gradient,
     lower_mask,
+    memory_for,
     minus_half_mask,
     norms,
     squared_norm,
@@ -67,7 +68,7 @@ class DirectConditional(DirectStep):
         self.z, self.m, self.raw_root = (p.detach()[0, 0] for p in (basis.inducing, q.mean, q.raw_root))
         cuts = cuts_of(M)
         self.T, self.U = Triangle(M, x.dtype, cuts), Triangle(M, x.dtype, cuts)  # of k(Z, Z) and q(Z, Z)
-        self.lower, self.minus_half = lower_mask(M, x), minus_half_mask(M, x)
+        self.lower, self.minus_half, self.g_root = lower_mask(M, x), minus_half_mask(M, x), x.new_zeros(M, M)
         phi, psi, W, E, G, memory = (kernel.wide(M) for _ in range(6))
         between = x.new_zeros(M, M)
         self.phi, self.psi, self.W, self.E, self.G, self.memory = phi, psi, W, E, G, memory
@@ -96,7 +97,9 @@ class DirectConditional(DirectStep):
         self.outer_q = lower_outer(G, psi, P, cuts) + lower_outer(Y, F, square, cuts)
         # L⁻ᵀ of [P L⁻¹, gφ], for k and for q.
         self.last = [
-            t.divide(P, between) + t.solve_transposed(between, own.g_K) + t.solve_transposed(G, own.g_k)
+            t.divide(P, between)
+            + t.solve_square_transposed(between, own.g_K)
+            + t.solve_transposed(G, own.g_k)
             for t, own in ((T, kernel), (U, mean_kernel))
         ]
 
@@ -166,7 +169,7 @@ class DirectConditional(DirectStep):
         self.of_root()
         y = torch.mv(V.mT, g_c)
         Y = self.Y.mul_(self.lower)
-        g_root = torch.mul(self.g_F, self.lower).add_(Y)
+        g_root = torch.mul(self.g_F, self.lower, out=memory_for(self.q.raw_root, self.g_root)).add_(Y)
         g_root.diagonal().sub_(self.F_diagonal.reciprocal().mul_(g_kl))
         g_m = times_columns(psi, g_mu).add_(y)
         self.of_q()

@@ -24,6 +24,7 @@ from duogp.fused.direct import (
     DirectStep,
     add_gradient,
     lower_mask,
+    memory_for,
     minus_half_mask,
     norms,
     squared_norm,
@@ -92,7 +93,7 @@ class DirectCoupled(DirectStep):
         self.sums = reads == "sum" and kernel.n >= MANY_ROWS * M
         self.z = [p.detach()[0, 0] for p in points]
         self.m, self.raw_root = q.mean.detach()[0, 0], q.raw_root.detach()[0, 0]
-        self.lower, self.R = lower_mask(M, x), x.new_zeros(M, M)
+        self.lower, self.R, self.g_root = lower_mask(M, x), x.new_zeros(M, M), x.new_zeros(M, M)
         self.R_diagonal = self.R.diagonal()
         self.phi_and_g_mu, self.g_R, self.P = kernel.wide(M + 1), x.new_zeros(M, M), x.new_zeros(M, M)
         self.phi, self.g_mu = self.phi_and_g_mu[..., :M, :], self.phi_and_g_mu[..., M, :]
@@ -133,7 +134,7 @@ class DirectCoupled(DirectStep):
         self.minus_half = minus_half_mask(M, x)
         self.before = lower_outer(self.phi, self.W, self.g_R, cuts) + lower_product(R, self.W, self.G, cuts)
         self.outer = lower_outer(self.G, self.phi, self.P, cuts)
-        self.after = T.divide(self.P, between) + T.solve_transposed(between, kernel.g_K)
+        self.after = T.divide(self.P, between) + T.solve_square_transposed(between, kernel.g_K)
         self.after += T.solve_transposed(self.G, kernel.g_k)
 
     @torch.no_grad()
@@ -183,7 +184,8 @@ class DirectCoupled(DirectStep):
             g_s += float(torch.dot(g_explained, self.unit_explained))
         g_z, g_lengthscale = self.kernel.backward(twice)
         # The KL: gR += gKL (R − diag(R)⁻¹), gm += gKL m.
-        g_R = torch.mul(R, g_kl).addcmul_(self.g_R, self.lower, value=twice)
+        g_R = torch.mul(R, g_kl, out=memory_for(self.q.raw_root, self.g_root))
+        g_R.addcmul_(self.g_R, self.lower, value=twice)
         g_R.diagonal().sub_(self.R_diagonal.reciprocal().mul_(g_kl))
         add_gradient(self.q.raw_root, g_R)
         add_gradient(self.q.mean, (m * g_kl).add_(g_m, alpha=twice))
@@ -230,7 +232,7 @@ class DirectOrthogonal(DirectCoupled):
         self.all_P, between = x.new_zeros(N, N), x.new_zeros(N, N)
         self.minus_half = minus_half_mask(N, x)
         self.of_mean = T.solve(self.along, self.g_m)
-        self.of_K = T.divide(self.all_P, between) + T.solve_transposed(between, self.kernel.g_K)
+        self.of_K = T.divide(self.all_P, between) + T.solve_square_transposed(between, self.kernel.g_K)
         self.g_k = self.kernel.wide(self.M)
         solves = T.solve(self.kernel.k[..., : self.M, :], self.phi, first)
         return T, solves + T.solve_transposed(self.m.unsqueeze(-1), self.a)

@@ -33,6 +33,8 @@ from duogp.numerics.products import even_cuts
 #: slower each, above all with several threads.
 BLOCKS, ROWS = 3, (50, 80)
 
+#: Points from which several threads solve for a square matrix by LAPACK.
+SQUARE_SOLVES = 256
 #: Threads up to which columns are shared out among them, and columns that each has at least.
 MOST_SLICES, FEWEST_COLUMNS = 4, 128
 
@@ -235,6 +237,16 @@ class Triangle:
                 plan += sum_of(G[..., i:j, :], self.L[j:M, i:j].mT, out[..., j:M, :], part, alpha=-1.0)
             plan += product(inverse.mT, part, out[..., i:j, :], memory)
         return plan
+
+    def solve_square_transposed(self, G: Tensor, out: Tensor) -> Plan:
+        """L⁻ᵀG for a G [M, M] in one memory; ``out`` is other memory.
+
+        Threads wait for each other after every product with a block: with several of them and some hundred
+        points LAPACK's solve is the quicker one.
+        """
+        if torch.get_num_threads() == 1 or len(self.L) < SQUARE_SOLVES:
+            return self.solve_transposed(G, out)
+        return Plan([partial(torch.linalg.solve_triangular, self.L.mT, G, upper=True, out=out)])
 
     def divide(self, P: Tensor, out: Tensor) -> Plan:
         """P L⁻¹ for a lower triangular P, which is overwritten; ``out`` keeps what is above its blocks."""
