@@ -75,6 +75,7 @@ def measured(task: Task) -> dict[str, Any]:
         "loss": last,
         "nll": float(-gp.log_density(X_test, y_test).mean()),
         "seconds": gp.history.seconds,
+        "settings": settings,
         **stamp("cpu", method="ppgpr-chol", settings=settings),
     }
 
