@@ -11,7 +11,7 @@ import torch
 
 import duogp
 from duogp.training import cycles as room
-from duogp.training.cycles import ANNEALED, FIRST_CYCLE, Cycles, first_cycle
+from duogp.training.cycles import ANNEALED, FIRST_CYCLE, SLOWER, Cycles, first_cycle
 from duogp.training.validation import BestState
 
 
@@ -120,6 +120,29 @@ def test_what_is_left_is_the_best_end_of_a_cycle(monkeypatch):
     gp = duogp.fit(X, y, "svgp", num_inducing=10, solver="stochastic", batch_size=60, tolerance=1e-9)
     assert len(kept) > 1
     torch.testing.assert_close(next(gp.model.parameters()).detach(), kept[0])
+
+
+def test_a_cycle_that_leads_up_is_undone_and_lowers_the_rates():
+    """Its rate was too high: that is no rest."""
+    parameter = torch.zeros(2, 1)
+    cycles = cycles_of(0.01, 15 * FIRST_CYCLE, [parameter])
+    losses = [[1.0, 1.0], [0.5, 1.2], [0.6, 1.1], [0.4, 0.9]]
+    for k, loss in enumerate(losses):
+        parameter.fill_(k)
+        while len(cycles.ends) <= k:
+            cycles.take((2 ** (k + 1) - 1) / 15, torch.tensor(loss), 1, lambda: True)
+        assert cycles.slower == (1.0 if k < 2 else SLOWER)  # while a replicate gains, the rates stay
+        if k == 2:
+            assert parameter.flatten().tolist() == [1.0, 0.0]
+            assert cycles.factor(7.0 / 15.0) == pytest.approx(SLOWER, rel=0.01)
+    assert not cycles.ended
+
+
+def test_what_is_no_number_is_no_best_end():
+    cycles = cycles_of(0.01, 15 * FIRST_CYCLE)
+    for loss in (float("nan"), 1.0, 1.001):
+        cycles.end([loss])
+    assert cycles.ended and cycles.slower == 1.0
 
 
 @pytest.mark.parametrize(

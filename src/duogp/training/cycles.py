@@ -19,6 +19,8 @@ from duogp.training.validation import BestState
 #: Steps of the first cycle, at least; those after it are twice as long each. And its rows, unless ten epochs
 #: have fewer: the mean loss over its last tenth says little where batches are small.
 FIRST_CYCLE, FIRST_ROWS = 400, 400_000
+#: What is left of the rates after a cycle that led up.
+SLOWER = 0.3
 #: Share of a cycle, its last, whose losses are what it leads to: the rate is below 4 % of the highest there.
 ANNEALED = 0.1
 
@@ -42,13 +44,14 @@ class Cycles:
         self.count = max(1, int(math.log2(steps / (first or FIRST_CYCLE) + 1)))
         self.index = 0  # the cycle
         self.ended = False
+        self.slower = 1.0  # factor of all rates, after cycles that led up
         self.ends: list[list[float]] = []  # the loss [R] that every cycle led to
         self.total = torch.zeros_like(best.nll)  # of the losses that this one leads to
         self.taken = 0  # their number
 
     def factor(self, done: float) -> float:
         """Of the learning rate, where a share ``done`` of all steps is over."""
-        return cosine(self._share(done))
+        return self.slower * cosine(self._share(done))
 
     def take(self, done: float, loss: Tensor | None, epoch: int, is_sound: Callable[[], bool]) -> None:
         """Take in the loss [R] of a step; after the last of a cycle, see where it led.
@@ -77,10 +80,18 @@ class Cycles:
         self.total, self.taken = torch.zeros_like(self.total), 0
 
     def end(self, losses: Sequence[float]) -> None:
-        """The cycle led to these losses [R]: go on with the next one, or end."""
+        """The cycle led to these losses [R]: go on with the next one, or end.
+
+        Where nobody gained and somebody lost, the rate was too high: back to the best ends, and lower rates.
+        """
         if self.ends and self.tolerance > 0:
-            gains = [old - new for old, new in zip(self.ends[-1], losses, strict=True)]
-            self.ended = all(gain < self.tolerance for gain in gains)  # not for NaN
+            best = [min(before, key=_or_infinity) for before in zip(*self.ends, strict=True)]
+            gains = [old - new for old, new in zip(best, losses, strict=True)]
+            if all(gain < self.tolerance for gain in gains):  # not for NaN
+                self.ended = min(gains) > -self.tolerance
+                if not self.ended:
+                    self.best.restore()
+                    self.slower *= SLOWER
         self.ends.append(list(losses))
         if self.index < self.count - 1:
             self.index += 1
@@ -97,3 +108,7 @@ class Cycles:
     def _start(self, index: int) -> float:
         """The share of all steps before a cycle."""
         return (2.0**index - 1.0) / (2.0**self.count - 1.0)
+
+
+def _or_infinity(loss: float) -> float:
+    return math.inf if math.isnan(loss) else loss
