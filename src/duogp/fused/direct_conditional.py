@@ -95,7 +95,7 @@ class DirectConditional(DirectStep):
         self.of_root = upper_product(V, g_A, Y, cuts) + lower_outer(psi, W, g_F, cuts)
         self.of_q = lower_product(F, W, G, cuts)
         self.outer_q = lower_outer(G, psi, P, cuts) + lower_outer(Y, F, square, cuts)
-        # L⁻ᵀ of [P L⁻¹, gφ], for k and for q.
+        # L⁻ᵀ of P L⁻¹ and of gφ, for k and for q.
         self.last = [
             t.divide(P, between)
             + t.solve_square_transposed(between, own.g_K)

@@ -2,7 +2,7 @@
 
 A cycle is half a cosine, from the whole rate to a hundredth of it. Losses at a high rate say little of what
 is behind their noise; where the rate is small they say what so many steps lead to. Twice the steps that gain
-less than the tolerance were the last.
+less than the tolerance were the last; those that lose more than it were too large, and are undone.
 """
 
 from __future__ import annotations
