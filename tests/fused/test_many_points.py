@@ -8,7 +8,7 @@ from torch import Tensor
 
 from duogp.bases import Conditional
 from duogp.fused.projections import Parts, Projection, VarianceFromParts
-from duogp.fused.two_block_projections import BlockVariance, MeanVariance
+from duogp.fused.two_block_projections import BlockVariance, MeanTotal, MeanVariance
 from duogp.kernels import RBF, Matern52, Scale
 from duogp.numerics import products
 from duogp.numerics import tensor_core_products as tensor_cores
@@ -51,8 +51,14 @@ def outcome(projection: Projection, dtype: torch.dtype, root_size: int) -> list[
 
 @pytest.mark.parametrize(
     ("projection", "root_size"),
-    [(Parts(), M), (VarianceFromParts(), M), (BlockVariance(M // 2), M), (MeanVariance(), M // 2)],
-    ids=["parts", "variance", "two-blocks", "orth"],
+    [
+        (Parts(), M),
+        (VarianceFromParts(), M),
+        (BlockVariance(M // 2), M),
+        (MeanVariance(), M // 2),
+        (MeanTotal(), M // 2),
+    ],
+    ids=["parts", "variance", "two-blocks", "orth", "orth-total"],
 )
 def test_single_precision_is_near_double(projection: Projection, root_size: int) -> None:
     found = outcome(projection, torch.float32, root_size)

@@ -161,18 +161,18 @@ def test_factorising_in_halves(M: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "substitutes", lambda _: False)
     root = normal(2, 1, M, M)
     K = root @ root.mT + torch.eye(M, dtype=torch.float64)
-    expected = products.factorised_in_halves(K, torch.float64)
+    expected = products.InHalves(K, torch.float64).finish()
     torch.testing.assert_close(expected[1:], products.factorised(K, torch.float64))
     monkeypatch.setattr(products, "HALVED", 4)
     for dtype in (torch.float64, torch.float32):
-        found = products.factorised_in_halves(K.clone(), dtype)
+        found = products.InHalves(K.clone(), dtype).finish()
         torch.testing.assert_close(found[0], expected[0])
         torch.testing.assert_close(list(found[1:]), [expected[i].to(found[i].dtype) for i in (1, 2, 3)])
-    assert products.factorised_in_halves(K.clone(), torch.float64, with_L=False).L is None
+    assert products.InHalves(K.clone(), torch.float64).finish(with_L=False).L is None
     for at in (0, M - 1):  # not positive definite in the first half, and in the second
         bad = K.clone()
         bad[1, 0, at, at] = -1.0
-        *_, info = products.factorised_in_halves(bad, torch.float64)
+        *_, info = products.InHalves(bad, torch.float64).finish()
         assert (info != 0).tolist() == [[False], [True]]
 
 
@@ -184,7 +184,7 @@ def test_halves_of_a_matrix_that_is_nearly_singular(monkeypatch: pytest.MonkeyPa
     for jitter in (1e-6, 1e-10, 1e-11):
         K = torch.exp(-0.5 * torch.cdist(z, z).square() / 0.01).unsqueeze(0)
         K.diagonal(dim1=-2, dim2=-1).add_(jitter)
-        _, L, _, info = products.factorised_in_halves(K.clone(), torch.float64)
+        _, L, _, info = products.InHalves(K.clone(), torch.float64).finish()
         assert int(info) == 0
         assert float((L @ L.mT - K).abs().max()) < 2e-14
 

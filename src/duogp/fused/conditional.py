@@ -49,8 +49,9 @@ from duogp.kernels.profiles import Profile
 from duogp.kernels.stationary import split_variance, stationary_part
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.products import (
+    Halves,
+    InHalves,
     Outer,
-    factorised_in_halves,
     gradient_of_gram,
     less_lower_product,
     less_outer_below,
@@ -171,23 +172,26 @@ class _DecoupledStep(torch.autograd.Function):
         mean_grams = StationaryGrams(profiles[1], z, x, mean_lengthscale)
         s, s_mean = (x.new_ones(1, 1) if v is None else v for v in (variance, mean_variance))
         with Beside(x.device) as side:
-            diagonal, _, T, phi, info, kept_k = _whitened(
-                grams, z, x, lengthscale, jitters[0], with_L=False, number=3
-            )
-            u = 1.0 - phi.square().sum(-2)
-            if nugget is not None:
-                u = u + nugget.unsqueeze(-1).to(u)
-            half_log_K = diagonal.log().sum(-1)
-            rho = s_mean / s
-        mean_diagonal, R, U, psi, mean_info, kept_q = _whitened(
-            mean_grams, z, x, mean_lengthscale, jitters[1], with_L=True, number=4
-        )
+            of_k = _Whitening(grams, z, x, lengthscale, jitters[0], with_L=False, number=3)
+        of_q = _Whitening(mean_grams, z, x, mean_lengthscale, jitters[1], with_L=True, number=4)
+        if of_k.halved:  # second parts that begin at the same time
+            side.join()
+            with side:
+                of_k.finish()
+            of_q.finish()
+        (diagonal, _, T, info), phi = of_k.factors, of_k.features
+        (mean_diagonal, R, U, mean_info), psi = of_q.factors, of_q.features
         assert R is not None
         W = upper_product(root, psi)
         side.join()
         V = solve_lower(T, R)
         A = multiply(V, root, left="lower", right="lower")
         with side:  # all that is small
+            u = 1.0 - phi.square().sum(-2)
+            if nugget is not None:
+                u = u + nugget.unsqueeze(-1).to(u)
+            half_log_K = diagonal.log().sum(-1)
+            rho = s_mean / s
             c = (V @ mean.unsqueeze(-1)).squeeze(-1)
             spread = A.square().sum((-2, -1)) + c.square().sum(-1)
             mu = (mean.unsqueeze(-2) @ psi).squeeze(-2)
@@ -213,7 +217,7 @@ class _DecoupledStep(torch.autograd.Function):
             T, phi, U, psi, W, V, A, c, E, t, mean, root,
             mu, explained, u, disagreement, spread, omega, s, s_mean,
         )  # fmt: skip
-        ctx.save_for_backward(*kept_k, *kept_q, *kept)
+        ctx.save_for_backward(*of_k.kept, *of_q.kept, *kept)
         ctx.mark_non_differentiable(info)
         return (f_mean, residual, f_explained, kl, omega, info), kept
 
@@ -281,28 +285,42 @@ class _DecoupledStep(torch.autograd.Function):
         return None, None, None, g_z, g_x, from_k[2], from_q[2], *of_variances, g_m, g_root
 
 
-def _whitened(
-    grams: StationaryGrams,
-    z: Tensor,
-    x: Tensor,
-    lengthscale: Tensor,
-    jitter: Tensor,
-    *,
-    with_L: bool,
-    number: int,
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, list[Tensor]]:
-    """The diagonal of L, L if asked for, T, L⁻¹k(Z, x), flags, and what the kernel keeps.
+class _Whitening:
+    """The factor of k(Z, Z) and L⁻¹k(Z, x) of one kernel, at once or up to the second part (`InHalves`).
 
-    What the factorisation of k(Z, Z) does not need is made meanwhile.
+    What the factorisation does not need is made meanwhile. ``kept``: what the kernel keeps.
     """
-    scaled = grams.scaled(z, x, lengthscale)
-    K, K_slope = grams.among_points(scaled, jitter)
-    with Beside(x.device, number) as rows:
-        K_slope = kept_slope(K, K_slope, x.dtype)
-        k, k_slope = grams.with_rows(scaled)
-    found = factorised_in_halves(K, k.dtype, with_L=with_L, before_overwriting=rows.join, number=number + 2)
-    rows.join()
-    return found.diagonal, found.L, found.T, solve(found.T, k), found.info, [*scaled, K_slope, k_slope]
+
+    factors: Halves
+    features: Tensor
+
+    def __init__(
+        self,
+        grams: StationaryGrams,
+        z: Tensor,
+        x: Tensor,
+        lengthscale: Tensor,
+        jitter: Tensor,
+        *,
+        with_L: bool,
+        number: int,
+    ) -> None:
+        self._with_L, self._number = with_L, number
+        scaled = grams.scaled(z, x, lengthscale)
+        K, K_slope = grams.among_points(scaled, jitter)
+        with Beside(x.device, number) as self._rows:
+            K_slope = kept_slope(K, K_slope, x.dtype)
+            self._k, k_slope = grams.with_rows(scaled)
+        self._factorisation = InHalves(K, x.dtype, before_overwriting=self._rows.join)
+        self.kept = [*scaled, K_slope, k_slope]
+        self.halved = self._factorisation.halved
+        if not self.halved:
+            self.finish()
+
+    def finish(self) -> None:
+        self.factors = self._factorisation.finish(with_L=self._with_L, number=self._number + 2)
+        self._rows.join()
+        self.features = solve(self.factors.T, self._k)
 
 
 def _gradients_of_variances(

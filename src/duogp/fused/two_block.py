@@ -15,8 +15,9 @@ from duogp.bases.two_block import TwoBlock
 from duogp.fused.coupled import coupled_moments
 from duogp.fused.projections import MANY_ROWS, Projection
 from duogp.fused.step import Step
-from duogp.fused.two_block_projections import BlockVariance, MeanVariance
+from duogp.fused.two_block_projections import BlockVariance, MeanTotal, MeanVariance
 from duogp.kernels.stationary import stationary_part
+from duogp.numerics import products
 from duogp.numerics.factorisation import Numerics
 from duogp.variational import CentredQ, CholeskyQ, ShrunkQ
 
@@ -37,6 +38,9 @@ def find(basis: TwoBlock, x: Tensor, reads: Reads, with_omega: bool) -> Step | N
         projection: Projection | None = None
         if basis.mean_only:  # S = diag(S_u, I)
             projection = MeanVariance()
+            if reads == "sum" and both.shape[:-2] == q.mean.shape[:-1]:
+                learns = torch.is_grad_enabled() and not products.substitutes(both)
+                projection = MeanTotal() if learns else projection
         elif reads != "parts" and few:
             projection = BlockVariance(basis.inducing.shape[-2])
         f = coupled_moments(

@@ -10,6 +10,10 @@ variance, and its features are not needed (`MeanVariance`). With T = L⁻¹ of t
 
 so the products with the rows are those of M coupled points. Φ(m gmᵀ) T can be had by cumulative sums: row i
 of it is mᵢ (Σⱼ<ᵢ gmⱼ Tⱼ + ½ gmᵢ Tᵢ). On a GPU that is quicker, unless products are made on tensor cores.
+
+Where only the sum of t over rows is read, gt is one number, and Ĝ and what follows of it, but for gt, need
+φ alone. On a GPU `MeanTotal` makes it, and the inverse of the second block, beside what comes between the two
+passes: a likelihood's many small operations, which leave the device idle.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from duogp.fused.projections import Projection, VarianceFromParts
 from duogp.numerics import products
 from duogp.numerics import tensor_core_products as tensor_cores
 from duogp.numerics.products import (
+    cholesky,
     factorised,
     gradient_of_gram,
     lower_outer,
@@ -31,6 +36,11 @@ from duogp.numerics.products import (
     solve_transposed,
     upper_product,
 )
+from duogp.numerics.streams import Beside
+from duogp.numerics.triangles import inverse_of_lower, minus_product
+
+#: Streams of a GPU for what `MeanTotal` makes beside the rest of the step.
+OF_VARIANCE, OF_SECOND = 2, 3
 
 
 class BlockVariance(VarianceFromParts):
@@ -83,10 +93,60 @@ class MeanVariance(Projection):
         g_m = solve(T, k @ g_mean.unsqueeze(-1)).squeeze(-1)
         g_k = (a * g_mean.unsqueeze(-2)).sum_to_size(k.shape)
         g_k[..., :M, :] += solve_transposed(T_u, G)
-        P = lower_outer(G, phi)
-        by_triangle = products.substitutes(T) or tensor_cores.suits(T, T)
-        g_K = _by_triangle if by_triangle else _by_sums
-        return g_K(T, P, mean, g_m), g_k, g_m, lower_outer(phi, H)
+        g_K = _gradient_of_gram(T, lower_outer(G, phi), mean, g_m)
+        return g_K, g_k, g_m, lower_outer(phi, H)
+
+
+class MeanTotal(Projection):
+    """φᵀm over all points and Σ t over all rows [...] for S = diag(S_u, I), on a GPU; batches of q are K's.
+
+    With L = [L_u ·; B L_v]: a_v = L_v⁻ᵀm_v, a_u = L_u⁻ᵀ(m_u − Bᵀa_v). Of the gradients, all that follows of Ĝ
+    is made in the forward pass, but for 2 gt. K is overwritten. Streams are joined in the backward pass alone,
+    which every forward pass must have; until then what they read is kept.
+    """
+
+    def forward(
+        self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
+    ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        M, dtype = root.shape[-1], k.dtype
+        L, info = cholesky(K, in_place=True)
+        m, B = mean.to(K.dtype).unsqueeze(-1), L[..., M:, :M]
+        with Beside(K.device, OF_SECOND) as second:
+            T_v = inverse_of_lower(L[..., M:, M:])
+            a_v = T_v.mT @ m[..., M:, :]
+            m_u = m[..., :M, :] - B.mT @ a_v
+        T_u = inverse_of_lower(L[..., :M, :M])
+        T_first = T_u.to(dtype)
+        phi = solve(T_first, k[..., :M, :])
+        W = upper_product(root, phi)
+        total = W.square().sum((-2, -1)) - phi.square().sum((-2, -1))
+        with Beside(K.device, OF_VARIANCE):
+            G = lower_product(root, W).sub_(phi)
+            of_variance = [solve_transposed(T_first, G), lower_outer(G, phi), lower_outer(phi, W)]
+        second.join()
+        a = torch.cat([T_u.mT @ m_u, a_v], -2).to(dtype)
+        with second:
+            T = K.new_zeros(K.shape, dtype=dtype)
+            T[..., :M, :M], T[..., M:, M:] = T_u, T_v
+            T[..., M:, :M] = minus_product(T_v, B @ T_u)
+        read = [phi, W, T_first, root, L, T_u]
+        return ((a.mT @ k).squeeze(-2), total, info), [T, k, a, mean, *of_variance, *read]
+
+    def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        T, k, a, mean, of_k, P, of_root, *_ = kept
+        g_mean, g_total = gradients
+        twice = (2.0 * g_total)[..., None, None]
+        for number in (OF_VARIANCE, OF_SECOND):
+            Beside(T.device, number).join()
+        g_m = solve(T, k @ g_mean.unsqueeze(-1)).squeeze(-1)
+        g_k = a * g_mean.unsqueeze(-2)
+        g_k[..., : P.shape[-1], :].add_(of_k * twice)
+        return _gradient_of_gram(T, P * twice, mean, g_m), g_k, g_m, of_root * twice
+
+
+def _gradient_of_gram(T: Tensor, P: Tensor, mean: Tensor, g_m: Tensor) -> Tensor:
+    by_triangle = products.substitutes(T) or tensor_cores.suits(T, T)
+    return (_by_triangle if by_triangle else _by_sums)(T, P, mean, g_m)
 
 
 def _by_triangle(T: Tensor, P: Tensor, mean: Tensor, g_m: Tensor) -> Tensor:

@@ -5,8 +5,8 @@ With W = g ∘ k′ for an incoming gradient g of k(Z, x), a and b the scaled po
     Σⱼ Wᵢⱼ (aᵢ − bⱼ) = rᵢ aᵢ − (W b)ᵢ                                    from which the gradient of Z
     Σᵢⱼ Wᵢⱼ (aᵢ − bⱼ)² = Σᵢ rᵢ aᵢ² − 2 aᵢ (W b)ᵢ + (W b²)ᵢ               from which that of a lengthscale
 
-so that one product of W with [b, b², 1] suffices, unless x has a gradient too. The W of k(Z, Z) is made
-symmetric first.
+so that one product of W with [b, b², 1] suffices, unless x has a gradient too. That of k(Z, Z) stands for
+W + Wᵀ: two thin products are quicker than this sum.
 """
 
 from __future__ import annotations
@@ -61,9 +61,11 @@ class StationaryGrams:
         """k(Z, Z) + jitter I in float64, k(Z, x) in the precision of x, and the tensors for `backward`.
 
         Z [..., M, d], x [..., n, d], lengthscale [..., 1, d], jitter [...] → [..., M, M] and [..., M, n].
+        On a GPU k(Z, Z) may be overwritten.
         """
         scaled = self.scaled(z, x, lengthscale)
         K, K_slope = self.among_points(scaled, jitter)
+        K_slope = kept_slope(K, K_slope, x.dtype)
         k, k_slope = self.with_rows(scaled)
         return K, k, [*scaled, K_slope, k_slope]
 
@@ -100,8 +102,8 @@ class StationaryGrams:
         W = g_k.mul_(k_slope)
         towards, squares = weighted_differences(W, a, b)
         W_zz = K_slope.to(g_K.dtype) * g_K  # no more digits than the gradient has
-        W_zz = W_zz + W_zz.mT
-        sums, weights = weighted_sums(W_zz, a)
+        from_rows, from_columns = weighted_sums(W_zz, a), weighted_sums(W_zz.mT, a)
+        sums, weights = (one + other for one, other in zip(from_rows, from_columns, strict=True))
         among = weights * a - sums
         squares = squares + (among * a).sum(-2, keepdim=True)
         scale = 2.0 * self.profile.slope_scale * inverse

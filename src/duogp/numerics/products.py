@@ -46,9 +46,19 @@ def factorised(K: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
     Each [..., M, M], flags [...].
     """
-    # On a GPU it wants contiguous columns: those of the transpose, the same matrix, it copies as they are.
-    L, info = torch.linalg.cholesky_ex(K if substitutes(K) else K.mT)
+    L, info = cholesky(K)
     return L, (L if substitutes(K) else inverse_of_lower(L)).to(dtype), info
+
+
+def cholesky(K: Tensor, *, in_place: bool = False) -> tuple[Tensor, Tensor]:
+    """L with L Lᵀ = K [..., M, M], and the flags of the factorisation [...]; ``in_place``: K may hold L then.
+
+    On a GPU it wants contiguous columns: those of the transpose, the same matrix, it takes as they are.
+    """
+    if substitutes(K):
+        return torch.linalg.cholesky_ex(K)
+    L, info = K.mT, torch.empty(K.shape[:-2], dtype=torch.int32, device=K.device)
+    return torch.linalg.cholesky_ex(L, out=(L, info)) if in_place else torch.linalg.cholesky_ex(L)
 
 
 class Halves(NamedTuple):
@@ -60,73 +70,67 @@ class Halves(NamedTuple):
     info: Tensor
 
 
-def factorised_in_halves(
-    K: Tensor,
-    dtype: torch.dtype,
-    *,
-    with_L: bool = True,
-    before_overwriting: Callable[[], None] = lambda: None,
-    number: int = 2,
-) -> Halves:
-    """What `factorised` gives, quicker on a GPU where two large matrices are factorised side by side.
-
-    K may be overwritten, after a call of ``before_overwriting``. ``number``: of a stream for `second_block`.
+class InHalves:
+    """What `factorised` gives of K [..., N, N], in two parts: quicker on a GPU where two are large.
 
     The factorisation of 1,000 points leaves most of an H200 free: two take 0.49 ms, one 0.44. That of 2,000
-    does not: two take 1.49 ms, one 0.94.
-    """
-    M = K.shape[-1]
-    if substitutes(K) or M < HALVED:
-        whole, T, info = factorised(K, dtype)
-        return Halves(whole.diagonal(dim1=-2, dim2=-1), whole.to(dtype) if with_L else None, T, info)
-    half = M // 2
-    first, T_first, info = factorised(K[..., :half, :half], K.dtype)
-    before_overwriting()
-    second = second_block(K, first, T_first, dtype, number=number)
-    diagonal = torch.cat([X.diagonal(dim1=-2, dim2=-1) for X in (first, second.L)], -1)
-    L = None
-    if with_L:
-        L = K.new_zeros(K.shape, dtype=dtype)
-        L[..., :half, :half], L[..., half:, :half], L[..., half:, half:] = first, second.below, second.L
-    return Halves(diagonal, L, second.T, info | second.info)
+    does not: two take 1.49 ms, one 0.94. With K = [A ·; B C], A = L₁L₁ᵀ: L₂₁ = B L₁⁻ᵀ, L₂L₂ᵀ = C − L₂₁L₂₁ᵀ,
+    and the inverse has −L₂⁻¹L₂₁L₁⁻¹ below L₁⁻¹. The constructor ends where L₂ is next. To begin that of both
+    matrices at the same time is worth a wait: products want the whole device, and take up to three times as
+    long beside a factorisation.
 
-
-class SecondBlock(NamedTuple):
-    """Of the factor of K = [A ·; B C] what stands in the rows of C; and the inverse of all of it.
-
-    With A = L₁L₁ᵀ: L₂₁ = B L₁⁻ᵀ, L₂L₂ᵀ = C − L₂₁L₂₁ᵀ; the inverse has −L₂⁻¹L₂₁L₁⁻¹ below L₁⁻¹.
+    K may be overwritten, after a call of ``before_overwriting``.
     """
 
-    below: Tensor  # L₂₁, in the precision of K
-    L: Tensor  # L₂, likewise
-    T: Tensor  # L⁻¹ of both blocks [..., N, N], in the working precision
-    info: Tensor
+    def __init__(
+        self, K: Tensor, dtype: torch.dtype, before_overwriting: Callable[[], None] = lambda: None
+    ) -> None:
+        self._K, self._dtype, N = K, dtype, K.shape[-1]
+        #: Whether there is a second part, L₂.
+        self.halved = N >= HALVED and not substitutes(K)
+        self._half = N // 2 if self.halved else N
+        M = self._half
+        self._first, self._T_first, self._info = factorised(K[..., :M, :M], K.dtype if self.halved else dtype)
+        if self.halved:
+            before_overwriting()
+            self._below = self._below_first()
+            add_product(K[..., M:, M:], self._below, self._below.mT, -1.0)
 
+    def _below_first(self) -> Tensor:
+        """L₂₁, by L₁⁻¹, which has the condition of L₁ times the error of substitution.
 
-def second_block(K: Tensor, L: Tensor, T: Tensor, dtype: torch.dtype, *, number: int = 2) -> SecondBlock:
-    """The rest of the factor of K [..., N, N], on a GPU, for the factor L₁ and T = L₁⁻¹ of its first M rows.
+        It is refined once where the working precision is that of K; in a lower one that error is far below
+        its own.
+        """
+        K, M, L, T = self._K, self._half, self._first, self._T_first
+        below = K[..., M:, :M] @ T.mT
+        if self._dtype == K.dtype:
+            missing = K[..., M:, :M].clone()
+            add_product(missing, below, L.mT, -1.0)
+            add_product(below, missing, T.mT, 1.0)
+        return below
 
-    C is overwritten. By T alone L₂₁ has the condition of L₁ times the error of substitution. It is refined
-    once where the working precision ``dtype`` is that of K; in a lower one that error is far below its own.
-    ``number``: of the stream for what is made beside the factorisation of C.
-    """
-    M = T.shape[-1]
-    below = K[..., M:, :M] @ T.mT
-    if dtype == K.dtype:
-        missing = K[..., M:, :M].clone()
-        add_product(missing, below, L.mT, -1.0)
-        add_product(below, missing, T.mT, 1.0)
-    rest = K[..., M:, M:]
-    add_product(rest, below, below.mT, -1.0)
-    with Beside(K.device, number) as side:  # not before that product, which takes the whole device
-        inverse = K.new_zeros(K.shape, dtype=dtype)
-        inverse[..., :M, :M] = T
-        between = below @ T
-    L_second, T_second, info = factorised(rest, K.dtype)
-    side.join()
-    inverse[..., M:, M:] = T_second
-    inverse[..., M:, :M] = minus_product(T_second, between)
-    return SecondBlock(below, L_second, inverse, info)
+    def finish(self, *, with_L: bool = True, number: int = 2) -> Halves:
+        """All of it; ``number``: of a stream for what is made beside the factorisation of the second part."""
+        first, dtype = self._first, self._dtype
+        if not self.halved:
+            diagonal = first.diagonal(dim1=-2, dim2=-1)
+            return Halves(diagonal, first.to(dtype) if with_L else None, self._T_first, self._info)
+        K, M, below, T_first = self._K, self._half, self._below, self._T_first
+        with Beside(K.device, number) as side:
+            T = K.new_zeros(K.shape, dtype=dtype)
+            T[..., :M, :M] = T_first
+            between = below @ T_first
+        second, T_second, info = factorised(K[..., M:, M:], K.dtype)
+        side.join()
+        T[..., M:, M:] = T_second
+        T[..., M:, :M] = minus_product(T_second, between)
+        diagonal = torch.cat([X.diagonal(dim1=-2, dim2=-1) for X in (first, second)], -1)
+        L = None
+        if with_L:
+            L = K.new_zeros(K.shape, dtype=dtype)
+            L[..., :M, :M], L[..., M:, :M], L[..., M:, M:] = first, below, second
+        return Halves(diagonal, L, T, self._info | info)
 
 
 def multiply(
