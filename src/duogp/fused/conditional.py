@@ -184,26 +184,27 @@ class _DecoupledStep(torch.autograd.Function):
         assert R is not None
         W = upper_product(root, psi)
         side.join()
-        V = solve_lower(T, R)
-        A = multiply(V, root, left="lower", right="lower")
         with side:  # all that is small
             u = 1.0 - phi.square().sum(-2)
             if nugget is not None:
                 u = u + nugget.unsqueeze(-1).to(u)
-            half_log_K = diagonal.log().sum(-1)
-            rho = s_mean / s
-            c = (V @ mean.unsqueeze(-1)).squeeze(-1)
-            spread = A.square().sum((-2, -1)) + c.square().sum(-1)
+            residual = s.unsqueeze(-1) * u
             mu = (mean.unsqueeze(-2) @ psi).squeeze(-2)
             explained = W.square().sum(-2)
-            half_log_Q = mean_diagonal.log().sum(-1)
-            log_det = root.diagonal(dim1=-2, dim2=-1).square().log().sum(-1)
-            kl = 0.5 * (rho * spread - log_det) + (half_log_K - half_log_Q).to(mu.dtype)
-            kl = kl - 0.5 * mean.shape[-1] * (1.0 + rho.log())
             f_mean, f_explained = s_mean.sqrt().unsqueeze(-1) * mu, s_mean.unsqueeze(-1) * explained
-            residual = s.unsqueeze(-1) * u
-            t = mu if nugget is None else mu - (c.unsqueeze(-2) @ phi).squeeze(-2)
+            half_log_K, half_log_Q = diagonal.log().sum(-1), mean_diagonal.log().sum(-1)
+            log_det = root.diagonal(dim1=-2, dim2=-1).square().log().sum(-1)
+            rho = s_mean / s
+            half_log_dets = (half_log_K - half_log_Q).to(mu.dtype) - 0.5 * log_det
+            half_log_dets = half_log_dets - 0.5 * mean.shape[-1] * (1.0 + rho.log())
             info = info | mean_info
+        V = solve_lower(T, R)
+        A = multiply(V, root, left="lower", right="lower")
+        with side:
+            c = (V @ mean.unsqueeze(-1)).squeeze(-1)
+            spread = A.square().sum((-2, -1)) + c.square().sum(-1)
+            kl = 0.5 * rho * spread + half_log_dets
+            t = mu if nugget is None else mu - (c.unsqueeze(-2) @ phi).squeeze(-2)
         E, disagreement, omega = W, mu.new_zeros(()), kl.new_zeros(())  # not looked at without Ω
         if nugget is not None:
             E = less_upper_product(W, A, phi)

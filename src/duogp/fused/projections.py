@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -47,10 +47,15 @@ from duogp.numerics.tensor_core_products import among, sharing
 
 #: Rows for each inducing point from which four large products and three small ones are the better choice.
 MANY_ROWS = 2.5
+#: The stream of a GPU on which k(Z, x) may be made.
+OF_ROWS = 2
 
 
 class Projection(ABC):
     """A forward pass and its backward pass. Stateless, so that a compiler can trace it."""
+
+    #: Whether k may still be on its way, on stream `OF_ROWS`, which `forward` joins before it reads k.
+    waits_for_rows: ClassVar[bool] = False
 
     @abstractmethod
     def forward(

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from duogp.fused.projections import Projection, VarianceFromParts
+from duogp.fused.projections import OF_ROWS, Projection, VarianceFromParts
 from duogp.numerics import products
 from duogp.numerics import tensor_core_products as tensor_cores
 from duogp.numerics.products import (
@@ -32,15 +32,16 @@ from duogp.numerics.products import (
     gradient_of_gram,
     lower_outer,
     lower_product,
+    multiply,
     solve,
     solve_transposed,
     upper_product,
 )
 from duogp.numerics.streams import Beside
-from duogp.numerics.triangles import inverse_of_lower, minus_product
+from duogp.numerics.triangles import inverse_of_lower
 
 #: Streams of a GPU for what `MeanTotal` makes beside the rest of the step.
-OF_VARIANCE, OF_SECOND = 2, 3
+OF_VARIANCE, OF_SECOND = 3, 4
 
 
 class BlockVariance(VarianceFromParts):
@@ -93,7 +94,9 @@ class MeanVariance(Projection):
         g_m = solve(T, k @ g_mean.unsqueeze(-1)).squeeze(-1)
         g_k = (a * g_mean.unsqueeze(-2)).sum_to_size(k.shape)
         g_k[..., :M, :] += solve_transposed(T_u, G)
-        g_K = _gradient_of_gram(T, lower_outer(G, phi), mean, g_m)
+        P = lower_outer(G, phi)
+        by_triangle = products.substitutes(T) or tensor_cores.suits(T, T)
+        g_K = (_by_triangle if by_triangle else _by_sums)(T, P, mean, g_m)
         return g_K, g_k, g_m, lower_outer(phi, H)
 
 
@@ -101,9 +104,11 @@ class MeanTotal(Projection):
     """φᵀm over all points and Σ t over all rows [...] for S = diag(S_u, I), on a GPU; batches of q are K's.
 
     With L = [L_u ·; B L_v]: a_v = L_v⁻ᵀm_v, a_u = L_u⁻ᵀ(m_u − Bᵀa_v). Of the gradients, all that follows of Ĝ
-    is made in the forward pass, but for 2 gt. K is overwritten. Streams are joined in the backward pass alone,
-    which every forward pass must have; until then what they read is kept.
+    is made in the forward pass, but for 2 gt. K is overwritten. Streams are joined in the backward pass, which
+    every forward pass must have; until then what they read is kept.
     """
+
+    waits_for_rows = True
 
     def forward(
         self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
@@ -117,36 +122,46 @@ class MeanTotal(Projection):
             m_u = m[..., :M, :] - B.mT @ a_v
         T_u = inverse_of_lower(L[..., :M, :M])
         T_first = T_u.to(dtype)
+        Beside(K.device, OF_ROWS).join()
         phi = solve(T_first, k[..., :M, :])
         W = upper_product(root, phi)
-        total = W.square().sum((-2, -1)) - phi.square().sum((-2, -1))
         with Beside(K.device, OF_VARIANCE):
             G = lower_product(root, W).sub_(phi)
             of_variance = [solve_transposed(T_first, G), lower_outer(G, phi), lower_outer(phi, W)]
         second.join()
         a = torch.cat([T_u.mT @ m_u, a_v], -2).to(dtype)
         with second:
+            T_second = T_v.to(dtype)
             T = K.new_zeros(K.shape, dtype=dtype)
-            T[..., :M, :M], T[..., M:, M:] = T_u, T_v
-            T[..., M:, :M] = minus_product(T_v, B @ T_u)
-        read = [phi, W, T_first, root, L, T_u]
-        return ((a.mT @ k).squeeze(-2), total, info), [T, k, a, mean, *of_variance, *read]
+            T[..., :M, :M], T[..., M:, M:] = T_first, T_second
+            between = (B @ T_u).to(dtype)
+            T[..., M:, :M] = multiply(T_second, between, left="lower", sign=-1.0)
+            rows_of_mean = mean.unsqueeze(-1).expand(T.shape).tril()
+        total = (_squares(W) - _squares(phi)).to(dtype)
+        read = [phi, W, T_first, root, K]
+        return ((a.mT @ k).squeeze(-2), total, info), [T, k, a, mean, rows_of_mean, *of_variance, *read]
 
     def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        T, k, a, mean, of_k, P, of_root, *_ = kept
+        T, k, a, mean, rows_of_mean, of_k, P, of_root, *_ = kept
         g_mean, g_total = gradients
-        twice = (2.0 * g_total)[..., None, None]
+        twice, M = (2.0 * g_total)[..., None, None], P.shape[-1]
         for number in (OF_VARIANCE, OF_SECOND):
             Beside(T.device, number).join()
         g_m = solve(T, k @ g_mean.unsqueeze(-1)).squeeze(-1)
         g_k = a * g_mean.unsqueeze(-2)
-        g_k[..., : P.shape[-1], :].add_(of_k * twice)
-        return _gradient_of_gram(T, P * twice, mean, g_m), g_k, g_m, of_root * twice
+        g_k[..., :M, :].addcmul_(of_k, twice)
+        if tensor_cores.suits(T, T):
+            both = rows_of_mean * g_m.unsqueeze(-2)
+            both[..., :M, :M].addcmul_(P, twice)
+            g_K = gradient_of_gram(T, both)
+        else:
+            g_K = _by_sums(T, P * twice, mean, g_m)
+        return g_K, g_k, g_m, of_root * twice
 
 
-def _gradient_of_gram(T: Tensor, P: Tensor, mean: Tensor, g_m: Tensor) -> Tensor:
-    by_triangle = products.substitutes(T) or tensor_cores.suits(T, T)
-    return (_by_triangle if by_triangle else _by_sums)(T, P, mean, g_m)
+def _squares(A: Tensor) -> Tensor:
+    """Σ A² [...] in float64, in one pass over A [..., m, n]."""
+    return torch.linalg.vector_norm(A, dim=(-2, -1), dtype=torch.float64).square()
 
 
 def _by_triangle(T: Tensor, P: Tensor, mean: Tensor, g_m: Tensor) -> Tensor:
