@@ -65,6 +65,7 @@ from duogp.numerics.products import (
     solve_lower,
     solve_transposed,
     upper_product,
+    weighed_rows,
 )
 from duogp.numerics.streams import Beside
 from duogp.numerics.tensor_core_products import among, sharing
@@ -188,26 +189,27 @@ class _DecoupledStep(torch.autograd.Function):
             u = 1.0 - phi.square().sum(-2)
             if nugget is not None:
                 u = u + nugget.unsqueeze(-1).to(u)
-            residual = s.unsqueeze(-1) * u
-            mu = (mean.unsqueeze(-2) @ psi).squeeze(-2)
-            explained = W.square().sum(-2)
+            mu, explained = weighed_rows(mean, psi), W.square().sum(-2)
             f_mean, f_explained = s_mean.sqrt().unsqueeze(-1) * mu, s_mean.unsqueeze(-1) * explained
+            residual = s.unsqueeze(-1) * u
+            rho = s_mean / s
             half_log_K, half_log_Q = diagonal.log().sum(-1), mean_diagonal.log().sum(-1)
             log_det = root.diagonal(dim1=-2, dim2=-1).square().log().sum(-1)
-            rho = s_mean / s
-            half_log_dets = (half_log_K - half_log_Q).to(mu.dtype) - 0.5 * log_det
-            half_log_dets = half_log_dets - 0.5 * mean.shape[-1] * (1.0 + rho.log())
+            of_dets = (half_log_K - half_log_Q).to(mu.dtype) - 0.5 * log_det
+            of_dets = of_dets - 0.5 * mean.shape[-1] * (1.0 + rho.log())
             info = info | mean_info
         V = solve_lower(T, R)
+        c = (V @ mean.unsqueeze(-1)).squeeze(-1)
         A = multiply(V, root, left="lower", right="lower")
-        with side:
-            c = (V @ mean.unsqueeze(-1)).squeeze(-1)
-            spread = A.square().sum((-2, -1)) + c.square().sum(-1)
-            kl = 0.5 * rho * spread + half_log_dets
-            t = mu if nugget is None else mu - (c.unsqueeze(-2) @ phi).squeeze(-2)
-        E, disagreement, omega = W, mu.new_zeros(()), kl.new_zeros(())  # not looked at without Ω
+        E, c_phi = W, mu.new_zeros(())  # not looked at without Ω
         if nugget is not None:
-            E = less_upper_product(W, A, phi)
+            E, c_phi = less_upper_product(W, A, phi), weighed_rows(c, phi)
+        with side:
+            spread = A.square().sum((-2, -1)) + c.square().sum(-1)
+            kl = 0.5 * rho * spread + of_dets
+            t = mu if nugget is None else mu - c_phi
+        disagreement, omega = mu.new_zeros(()), kl.new_zeros(())
+        if nugget is not None:
             explained_E = E.square().sum(-2)
         side.join()
         if nugget is not None:

@@ -8,7 +8,6 @@ marginals.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,14 +15,13 @@ from torch import Tensor
 
 from duogp.bases.coupled import Coupled
 from duogp.bases.marginals import Marginals, Moments, Penalties, Reads, TotalMarginals, VarianceSum
-from duogp.fused.projections import OF_ROWS, Projection, projection_for
+from duogp.fused.projections import Projection, projection_for
 from duogp.fused.step import Step
 from duogp.kernels import Kernel
 from duogp.kernels.grams import StationaryGrams
 from duogp.kernels.profiles import Profile
 from duogp.kernels.stationary import split_variance, stationary_part
 from duogp.numerics.factorisation import Numerics
-from duogp.numerics.streams import Beside
 from duogp.numerics.tensor_core_products import among, sharing
 from duogp.variational import CholeskyQ
 
@@ -104,8 +102,7 @@ class _StationaryStep(torch.autograd.Function):
         root: Tensor,
     ) -> tuple[Tensor, ...]:
         ctx.grams = StationaryGrams(profile, z, x, lengthscale)
-        beside = Beside(x.device, OF_ROWS) if projection.waits_for_rows else nullcontext()
-        K, k, kernel_kept = ctx.grams.forward(z, x, lengthscale, jitter, beside)
+        K, k, kernel_kept = ctx.grams.forward(z, x, lengthscale, jitter)
         with sharing(k) as known:
             values, kept = projection.forward(K, k, mean, root)
         ctx.known = among(known, kept)

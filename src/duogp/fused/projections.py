@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,21 +41,17 @@ from duogp.numerics.products import (
     lower_product,
     solve_transposed,
     upper_product,
+    weighed_rows,
     whiten,
 )
 from duogp.numerics.tensor_core_products import among, sharing
 
 #: Rows for each inducing point from which four large products and three small ones are the better choice.
 MANY_ROWS = 2.5
-#: The stream of a GPU on which k(Z, x) may be made.
-OF_ROWS = 2
 
 
 class Projection(ABC):
     """A forward pass and its backward pass. Stateless, so that a compiler can trace it."""
-
-    #: Whether k may still be on its way, on stream `OF_ROWS`, which `forward` joins before it reads k.
-    waits_for_rows: ClassVar[bool] = False
 
     @abstractmethod
     def forward(
@@ -93,7 +89,7 @@ class Parts(Projection):
     ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
         _, T, phi, info = whiten(K, k)
         W = self.by_root(root, phi)
-        mu = (mean.unsqueeze(-2) @ phi).squeeze(-2)
+        mu = weighed_rows(mean, phi)
         return (mu, phi.square().sum(-2), W.square().sum(-2), info), [T, phi, W, mean, root]
 
     def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -168,7 +164,7 @@ class Variance(Projection):
         _, T, phi, info = whiten(K, k)
         C = _less_prior(root)
         U = C @ phi
-        mu = (mean.unsqueeze(-2) @ phi).squeeze(-2)
+        mu = weighed_rows(mean, phi)
         return (mu, (phi * U).sum(-2), info), [T, phi, U, C, mean, root]
 
     def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -191,7 +187,7 @@ class VarianceTotal(Projection):
         _, T, phi, info = whiten(K, k)
         C = _less_prior(root)
         A = phi @ phi.mT
-        mu = (mean.unsqueeze(-2) @ phi).squeeze(-2)
+        mu = weighed_rows(mean, phi)
         return (mu, (C * A).sum((-2, -1)), info), [T, phi, A, C, mean, root]
 
     def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from duogp.fused.projections import OF_ROWS, Projection, VarianceFromParts
+from duogp.fused.projections import Projection, VarianceFromParts
 from duogp.numerics import products
 from duogp.numerics import tensor_core_products as tensor_cores
 from duogp.numerics.products import (
@@ -36,12 +36,13 @@ from duogp.numerics.products import (
     solve,
     solve_transposed,
     upper_product,
+    weighed_rows,
 )
 from duogp.numerics.streams import Beside
 from duogp.numerics.triangles import inverse_of_lower
 
 #: Streams of a GPU for what `MeanTotal` makes beside the rest of the step.
-OF_VARIANCE, OF_SECOND = 3, 4
+OF_VARIANCE, OF_SECOND = 2, 3
 
 
 class BlockVariance(VarianceFromParts):
@@ -80,7 +81,7 @@ class MeanVariance(Projection):
         W = upper_product(root, phi)
         a = solve_transposed(T, mean.unsqueeze(-1))
         change = W.square().sum(-2) - phi.square().sum(-2)
-        return ((a.mT @ k).squeeze(-2), change, info), [T, k, phi, W, a, mean, root]
+        return (weighed_rows(a.squeeze(-1), k), change, info), [T, k, phi, W, a, mean, root]
 
     def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         T, k, phi, W, a, mean, root = kept
@@ -104,11 +105,9 @@ class MeanTotal(Projection):
     """φᵀm over all points and Σ t over all rows [...] for S = diag(S_u, I), on a GPU; batches of q are K's.
 
     With L = [L_u ·; B L_v]: a_v = L_v⁻ᵀm_v, a_u = L_u⁻ᵀ(m_u − Bᵀa_v). Of the gradients, all that follows of Ĝ
-    is made in the forward pass, but for 2 gt. K is overwritten. Streams are joined in the backward pass, which
-    every forward pass must have; until then what they read is kept.
+    is made in the forward pass, but for 2 gt. K is overwritten. The backward pass, which every forward pass must
+    have, joins the streams; until then what they read is kept.
     """
-
-    waits_for_rows = True
 
     def forward(
         self, K: Tensor, k: Tensor, mean: Tensor, root: Tensor
@@ -122,9 +121,9 @@ class MeanTotal(Projection):
             m_u = m[..., :M, :] - B.mT @ a_v
         T_u = inverse_of_lower(L[..., :M, :M])
         T_first = T_u.to(dtype)
-        Beside(K.device, OF_ROWS).join()
         phi = solve(T_first, k[..., :M, :])
         W = upper_product(root, phi)
+        total = W.square().sum((-2, -1)) - phi.square().sum((-2, -1))
         with Beside(K.device, OF_VARIANCE):
             G = lower_product(root, W).sub_(phi)
             of_variance = [solve_transposed(T_first, G), lower_outer(G, phi), lower_outer(phi, W)]
@@ -137,9 +136,16 @@ class MeanTotal(Projection):
             between = (B @ T_u).to(dtype)
             T[..., M:, :M] = multiply(T_second, between, left="lower", sign=-1.0)
             rows_of_mean = mean.unsqueeze(-1).expand(T.shape).tril()
-        total = (_squares(W) - _squares(phi)).to(dtype)
         read = [phi, W, T_first, root, K]
-        return ((a.mT @ k).squeeze(-2), total, info), [T, k, a, mean, rows_of_mean, *of_variance, *read]
+        return (weighed_rows(a.squeeze(-1), k), total, info), [
+            T,
+            k,
+            a,
+            mean,
+            rows_of_mean,
+            *of_variance,
+            *read,
+        ]
 
     def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         T, k, a, mean, rows_of_mean, of_k, P, of_root, *_ = kept
@@ -157,11 +163,6 @@ class MeanTotal(Projection):
         else:
             g_K = _by_sums(T, P * twice, mean, g_m)
         return g_K, g_k, g_m, of_root * twice
-
-
-def _squares(A: Tensor) -> Tensor:
-    """Σ A² [...] in float64, in one pass over A [..., m, n]."""
-    return torch.linalg.vector_norm(A, dim=(-2, -1), dtype=torch.float64).square()
 
 
 def _by_triangle(T: Tensor, P: Tensor, mean: Tensor, g_m: Tensor) -> Tensor:

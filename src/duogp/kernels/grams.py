@@ -12,8 +12,7 @@ W + Wᵀ: two thin products are quicker than this sum.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +20,6 @@ from torch import Tensor
 from duogp.kernels.distance import centred, within_reach
 from duogp.kernels.profiles import Profile, weighted_sums
 from duogp.numerics import products
-
-_HERE = nullcontext()
 
 
 def weighted_differences(W: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,23 +56,17 @@ class StationaryGrams:
         self.dtypes = z.dtype, x.dtype, lengthscale.dtype
 
     def forward(
-        self,
-        z: Tensor,
-        x: Tensor,
-        lengthscale: Tensor,
-        jitter: Tensor,
-        for_rows: AbstractContextManager[Any] = _HERE,
+        self, z: Tensor, x: Tensor, lengthscale: Tensor, jitter: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """k(Z, Z) + jitter I in float64, k(Z, x) in the precision of x, and the tensors for `backward`.
 
         Z [..., M, d], x [..., n, d], lengthscale [..., 1, d], jitter [...] → [..., M, M] and [..., M, n].
-        On a GPU k(Z, Z) may be overwritten. ``for_rows``: a context in which k(Z, x) is made, say a stream.
+        On a GPU k(Z, Z) may be overwritten.
         """
         scaled = self.scaled(z, x, lengthscale)
         K, K_slope = self.among_points(scaled, jitter)
         K_slope = kept_slope(K, K_slope, x.dtype)
-        with for_rows:
-            k, k_slope = self.with_rows(scaled)
+        k, k_slope = self.with_rows(scaled)
         return K, k, [*scaled, K_slope, k_slope]
 
     def scaled(self, z: Tensor, x: Tensor, lengthscale: Tensor) -> Scaled:

@@ -28,6 +28,8 @@ BLOCK_ROWS = 200
 #: Blocks of a product with itself, and rows from which it is cut: 0.6 of the time of the whole product
 #: with 500 rows, where two blocks take 0.75.
 GRAM_BLOCKS, GRAM_ROWS = 5, 200
+#: Rows from which a weighed sum of rows is made of pieces on a GPU, and rows of a piece, at most.
+PIECED, PIECE = 1400, 128
 #: Points from which two matrices that are factorised side by side are factorised in halves.
 HALVED = 1400
 
@@ -222,6 +224,18 @@ def lower_outer(A: Tensor, B: Tensor) -> Tensor:
     M = A.shape[-2]
     rows = [pad(A[..., begin:end, :] @ B[..., :end, :].mT, (0, M - end)) for begin, end in cuts]
     return torch.cat(rows, -2).tril_()
+
+
+def weighed_rows(a: Tensor, B: Tensor) -> Tensor:
+    """aᵀB [..., n] of weights a [..., m] and B [..., m, n].
+
+    On a GPU one such product leaves most of it idle: with many rows it is made of pieces.
+    """
+    m = a.shape[-1]
+    size = next((size for size in range(PIECE, PIECE // 4, -1) if m % size == 0), m)
+    if substitutes(B) or m < PIECED or size == m or a.shape[:-1] != B.shape[:-2]:
+        return (a.unsqueeze(-2) @ B).squeeze(-2)
+    return (a.unflatten(-1, (-1, 1, size)) @ B.unflatten(-2, (-1, size))).sum((-3, -2))
 
 
 def gram_of(A: Tensor) -> Tensor:

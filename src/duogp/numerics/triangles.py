@@ -64,8 +64,7 @@ def _doubled(L: Tensor) -> Tensor:
         size, count = -(-size // 2), 2 * count
     padded = size * count
     if padded > M:
-        L = torch.nn.functional.pad(L, (0, padded - M, 0, padded - M))
-        L.diagonal(dim1=-2, dim2=-1)[..., M:] = 1.0
+        L = _padded(L, padded)
     inverse = torch.zeros_like(L, memory_format=torch.contiguous_format)
     _diagonal_blocks(inverse, size).copy_(by_substitution(_diagonal_blocks(L, size).contiguous()))
     while size < padded:
@@ -74,6 +73,16 @@ def _doubled(L: Tensor) -> Tensor:
         done[..., size:, :size] = minus_product(C_inv, B @ A_inv)
         size *= 2
     return inverse[..., :M, :M]
+
+
+def _padded(L: Tensor, size: int) -> Tensor:
+    """L [..., M, M] and, below it on the diagonal, I: [..., size, size], in memory ordered as that of L."""
+    M, by_columns = L.shape[-1], L.stride(-2) == 1
+    padded = L.new_zeros(*L.shape[:-2], size, size)
+    padded = padded.mT if by_columns else padded
+    padded[..., :M, :M] = L
+    padded.diagonal(dim1=-2, dim2=-1)[..., M:] = 1.0
+    return padded
 
 
 def minus_product(A: Tensor, B: Tensor) -> Tensor:
