@@ -105,8 +105,8 @@ class MeanTotal(Projection):
     """φᵀm over all points and Σ t over all rows [...] for S = diag(S_u, I), on a GPU; batches of q are K's.
 
     With L = [L_u ·; B L_v]: a_v = L_v⁻ᵀm_v, a_u = L_u⁻ᵀ(m_u − Bᵀa_v). Of the gradients, all that follows of Ĝ
-    is made in the forward pass, but for 2 gt. K is overwritten. The backward pass, which every forward pass must
-    have, joins the streams; until then what they read is kept.
+    is made in the forward pass, but for 2 gt. K is overwritten. The backward pass, which must follow, joins the
+    streams; until then what they read is kept.
     """
 
     def forward(
@@ -120,6 +120,9 @@ class MeanTotal(Projection):
             a_v = T_v.mT @ m[..., M:, :]
             m_u = m[..., :M, :] - B.mT @ a_v
         T_u = inverse_of_lower(L[..., :M, :M])
+        with second:
+            a = torch.cat([T_u.mT @ m_u, a_v], -2).to(dtype)
+            mu = weighed_rows(a.squeeze(-1), k)
         T_first = T_u.to(dtype)
         phi = solve(T_first, k[..., :M, :])
         W = upper_product(root, phi)
@@ -128,24 +131,15 @@ class MeanTotal(Projection):
             G = lower_product(root, W).sub_(phi)
             of_variance = [solve_transposed(T_first, G), lower_outer(G, phi), lower_outer(phi, W)]
         second.join()
-        a = torch.cat([T_u.mT @ m_u, a_v], -2).to(dtype)
         with second:
             T_second = T_v.to(dtype)
             T = K.new_zeros(K.shape, dtype=dtype)
             T[..., :M, :M], T[..., M:, M:] = T_first, T_second
-            between = (B @ T_u).to(dtype)
-            T[..., M:, :M] = multiply(T_second, between, left="lower", sign=-1.0)
+            T[..., M:, :M] = multiply(T_second, _by_halves(B, T_u).to(dtype), left="lower", sign=-1.0)
             rows_of_mean = mean.unsqueeze(-1).expand(T.shape).tril()
-        read = [phi, W, T_first, root, K]
-        return (weighed_rows(a.squeeze(-1), k), total, info), [
-            T,
-            k,
-            a,
-            mean,
-            rows_of_mean,
-            *of_variance,
-            *read,
-        ]
+        kept = [T, k, a, mean, rows_of_mean, *of_variance]
+        read = [phi, W, T_first, T_u, root, K]
+        return (mu, total, info), [*kept, *read]
 
     def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         T, k, a, mean, rows_of_mean, of_k, P, of_root, *_ = kept
@@ -163,6 +157,12 @@ class MeanTotal(Projection):
         else:
             g_K = _by_sums(T, P * twice, mean, g_m)
         return g_K, g_k, g_m, of_root * twice
+
+
+def _by_halves(B: Tensor, T: Tensor) -> Tensor:
+    """B T [..., m, M] for a lower triangular T: two products leave the operations beside them room on a GPU."""
+    half = T.shape[-1] // 2
+    return torch.cat([B @ T[..., :half], B[..., half:] @ T[..., half:, half:]], -1)
 
 
 def _by_triangle(T: Tensor, P: Tensor, mean: Tensor, g_m: Tensor) -> Tensor:
