@@ -105,8 +105,8 @@ class MeanTotal(Projection):
     """φᵀm over all points and Σ t over all rows [...] for S = diag(S_u, I), on a GPU; batches of q are K's.
 
     With L = [L_u ·; B L_v]: a_v = L_v⁻ᵀm_v, a_u = L_u⁻ᵀ(m_u − Bᵀa_v). Of the gradients, all that follows of Ĝ
-    is made in the forward pass, but for 2 gt. K is overwritten. The backward pass, which must follow, joins the
-    streams; until then what they read is kept.
+    is made in the forward pass, but for 2 gt. K is overwritten. The backward pass, which must follow, joins
+    the streams; until then what they read is kept.
     """
 
     def forward(
@@ -160,7 +160,7 @@ class MeanTotal(Projection):
 
 
 def _by_halves(B: Tensor, T: Tensor) -> Tensor:
-    """B T [..., m, M] for a lower triangular T: two products leave the operations beside them room on a GPU."""
+    """B T [..., m, M] for a lower triangular T, on a GPU: two products leave room for what is beside them."""
     half = T.shape[-1] // 2
     return torch.cat([B @ T[..., :half], B[..., half:] @ T[..., half:, half:]], -1)
 
