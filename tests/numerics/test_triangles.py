@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from duogp.numerics.factorisation import lower_root_of_inverse
-from duogp.numerics.triangles import by_doubling, by_substitution, inverse_of_lower
+from duogp.numerics.triangles import (
+    _doubled,
+    by_doubling,
+    by_substitution,
+    inverse_of_lower,
+    inverses_of_lower,
+)
 from helpers.devices import eye, placed
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -24,6 +30,19 @@ def test_by_doubling_is_by_substitution(M: int, batch: tuple[int, ...]) -> None:
     torch.testing.assert_close(found, by_substitution(L), rtol=1e-11, atol=1e-13)
     torch.testing.assert_close(found, found.tril())
     torch.testing.assert_close(L, before)
+
+
+@pytest.mark.parametrize("sizes", [(70, 70), (100, 40), (33, 129), (5, 9)])
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_several_at_once(sizes: tuple[int, ...], by_columns: bool) -> None:
+    generator = torch.Generator().manual_seed(sum(sizes))
+    blocks = []
+    for M in sizes:
+        X = placed(torch.randn(2, 1, M, 2 * M, generator=generator, dtype=torch.float64))
+        L = torch.linalg.cholesky(X @ X.mT)
+        blocks.append(L.mT.contiguous().mT if by_columns else L.contiguous())
+    for found in (_doubled(*blocks), inverses_of_lower(*blocks)):
+        torch.testing.assert_close(found, [by_substitution(L) for L in blocks], rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("M", [7, 65, 130])

@@ -39,7 +39,7 @@ from duogp.numerics.products import (
     weighed_rows,
 )
 from duogp.numerics.streams import Beside
-from duogp.numerics.triangles import inverse_of_lower
+from duogp.numerics.triangles import inverses_of_lower
 
 #: Streams of a GPU for what `MeanTotal` makes beside the rest of the step.
 OF_VARIANCE, OF_SECOND = 2, 3
@@ -115,19 +115,20 @@ class MeanTotal(Projection):
         M, dtype = root.shape[-1], k.dtype
         L, info = cholesky(K, in_place=True)
         m, B = mean.to(K.dtype).unsqueeze(-1), L[..., M:, :M]
+        T_u, T_v = inverses_of_lower(L[..., :M, :M], L[..., M:, M:])
         with Beside(K.device, OF_SECOND) as second:
-            T_v = inverse_of_lower(L[..., M:, M:])
             a_v = T_v.mT @ m[..., M:, :]
-            m_u = m[..., :M, :] - B.mT @ a_v
-        T_u = inverse_of_lower(L[..., :M, :M])
-        with second:
-            a = torch.cat([T_u.mT @ m_u, a_v], -2).to(dtype)
+            a = torch.cat([T_u.mT @ (m[..., :M, :] - B.mT @ a_v), a_v], -2).to(dtype)
             mu = weighed_rows(a.squeeze(-1), k)
         T_first = T_u.to(dtype)
         phi = solve(T_first, k[..., :M, :])
+        with Beside(K.device, OF_VARIANCE) as variance:
+            norm = phi.square().sum((-2, -1))
         W = upper_product(root, phi)
-        total = W.square().sum((-2, -1)) - phi.square().sum((-2, -1))
-        with Beside(K.device, OF_VARIANCE):
+        explained = W.square().sum((-2, -1))
+        variance.join()
+        total = explained - norm
+        with variance:
             G = lower_product(root, W).sub_(phi)
             of_variance = [solve_transposed(T_first, G), lower_outer(G, phi), lower_outer(phi, W)]
         second.join()
@@ -138,7 +139,7 @@ class MeanTotal(Projection):
             T[..., M:, :M] = multiply(T_second, _by_halves(B, T_u).to(dtype), left="lower", sign=-1.0)
             rows_of_mean = mean.unsqueeze(-1).expand(T.shape).tril()
         kept = [T, k, a, mean, rows_of_mean, *of_variance]
-        read = [phi, W, T_first, T_u, root, K]
+        read = [phi, W, T_first, T_u, T_v, root, K]
         return (mu, total, info), [*kept, *read]
 
     def backward(self, kept: Sequence[Tensor], *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -147,16 +148,19 @@ class MeanTotal(Projection):
         twice, M = (2.0 * g_total)[..., None, None], P.shape[-1]
         for number in (OF_VARIANCE, OF_SECOND):
             Beside(T.device, number).join()
+        with Beside(T.device, OF_VARIANCE) as variance:
+            g_k = a * g_mean.unsqueeze(-2)
+            g_k[..., :M, :].addcmul_(of_k, twice)
+            g_root = of_root * twice
         g_m = solve(T, k @ g_mean.unsqueeze(-1)).squeeze(-1)
-        g_k = a * g_mean.unsqueeze(-2)
-        g_k[..., :M, :].addcmul_(of_k, twice)
         if tensor_cores.suits(T, T):
             both = rows_of_mean * g_m.unsqueeze(-2)
             both[..., :M, :M].addcmul_(P, twice)
             g_K = gradient_of_gram(T, both)
         else:
             g_K = _by_sums(T, P * twice, mean, g_m)
-        return g_K, g_k, g_m, of_root * twice
+        variance.join()
+        return g_K, g_k, g_m, g_root
 
 
 def _by_halves(B: Tensor, T: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ for all blocks of one size at once, ten products take a third of the time (H200,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def by_doubling(L: Tensor) -> Tensor:
     """L⁻¹ [..., M, M] from inverses of diagonal blocks, doubled until one is left; differentiable once."""
     if torch.is_grad_enabled() and L.requires_grad:
         return _Doubling.apply(L)
-    return _doubled(L)
+    return _doubled(L)[0]
 
 
 class _Doubling(torch.autograd.Function):
@@ -45,7 +46,7 @@ class _Doubling(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, L: Tensor) -> Tensor:
-        inverse = _doubled(L)
+        (inverse,) = _doubled(L)
         ctx.save_for_backward(inverse)
         return inverse
 
@@ -56,15 +57,23 @@ class _Doubling(torch.autograd.Function):
         return -torch.tril(inverse.mT @ g @ inverse.mT)
 
 
-def _doubled(L: Tensor) -> Tensor:
-    """L⁻¹ by doubling; L is padded with I to a multiple of the leaves."""
-    M = L.shape[-1]
-    size, count = M, 1
+def inverses_of_lower(*blocks: Tensor) -> list[Tensor]:
+    """L⁻¹ for each of some lower triangular matrices [..., M, M] of the same batch, whose M may differ.
+
+    On a GPU all are made at once. Without gradients.
+    """
+    if blocks[0].is_cuda and max(L.shape[-1] for L in blocks) > 2 * LARGEST_LEAF:
+        return _doubled(*blocks)
+    return [by_substitution(L) for L in blocks]
+
+
+def _doubled(*blocks: Tensor) -> list[Tensor]:
+    """The inverses by doubling; every block is padded with I to the same multiple of the leaves."""
+    size, count = max(L.shape[-1] for L in blocks), 1
     while size > LARGEST_LEAF:
         size, count = -(-size // 2), 2 * count
     padded = size * count
-    if padded > M:
-        L = _padded(L, padded)
+    L = _padded(blocks, padded)
     inverse = torch.zeros_like(L, memory_format=torch.contiguous_format)
     _diagonal_blocks(inverse, size).copy_(by_substitution(_diagonal_blocks(L, size).contiguous()))
     while size < padded:
@@ -72,16 +81,23 @@ def _doubled(L: Tensor) -> Tensor:
         B, A_inv, C_inv = of_L[..., size:, :size], done[..., :size, :size], done[..., size:, size:]
         done[..., size:, :size] = minus_product(C_inv, B @ A_inv)
         size *= 2
-    return inverse[..., :M, :M]
+    return [inverse[i, ..., : L.shape[-1], : L.shape[-1]] for i, L in enumerate(blocks)]
 
 
-def _padded(L: Tensor, size: int) -> Tensor:
-    """L [..., M, M] and, below it on the diagonal, I: [..., size, size], in memory ordered as that of L."""
-    M, by_columns = L.shape[-1], L.stride(-2) == 1
-    padded = L.new_zeros(*L.shape[:-2], size, size)
-    padded = padded.mT if by_columns else padded
-    padded[..., :M, :M] = L
-    padded.diagonal(dim1=-2, dim2=-1)[..., M:] = 1.0
+def _padded(blocks: Sequence[Tensor], size: int) -> Tensor:
+    """Blocks [..., M, M] and, below each on the diagonal, I: [blocks, ..., size, size].
+
+    In memory ordered as that of the blocks. What stands above the diagonal in a column of I is undefined.
+    """
+    first = blocks[0]
+    padded = first.new_empty(len(blocks), *first.shape[:-2], size, size)
+    padded = padded.mT if first.stride(-2) == 1 else padded
+    for whole, L in zip(padded, blocks, strict=True):
+        M = L.shape[-1]
+        whole[..., :M, :M] = L
+        if size > M:
+            whole[..., M:, :] = 0.0
+            whole.diagonal(dim1=-2, dim2=-1)[..., M:] = 1.0
     return padded
 
 
