@@ -12,6 +12,7 @@ import torch
 import duogp
 from duogp.training import cycles as room
 from duogp.training.cycles import ANNEALED, FIRST_CYCLE, SLOWER, Cycles, first_cycle
+from duogp.training.guard import Guard
 from duogp.training.validation import BestState
 
 
@@ -130,12 +131,44 @@ def test_a_cycle_that_leads_up_is_undone_and_lowers_the_rates():
     for k, loss in enumerate(losses):
         parameter.fill_(k)
         while len(cycles.ends) <= k:
-            cycles.take((2 ** (k + 1) - 1) / 15, torch.tensor(loss), 1, lambda: True)
+            undone = cycles.take((2 ** (k + 1) - 1) / 15, torch.tensor(loss), 1, lambda: True)
+        assert undone == cycles.led_up == (k == 2)
         assert cycles.slower == (1.0 if k < 2 else SLOWER)  # while a replicate gains, the rates stay
         if k == 2:
             assert parameter.flatten().tolist() == [1.0, 0.0]
             assert cycles.factor(7.0 / 15.0) == pytest.approx(SLOWER, rel=0.01)
     assert not cycles.ended
+
+
+def test_a_fit_whose_last_cycle_led_up_says_so_and_fails_back_to_where_it_went(monkeypatch):
+    """Not to the state that was undone."""
+    monkeypatch.setattr(room, "FIRST_CYCLE", 20)
+    best: list[torch.Tensor] = []
+    good: list[torch.Tensor] = []
+    take, accept, update = Cycles.take, Guard.accept, BestState.update
+
+    def up(self, done, loss, epoch, is_sound):
+        return take(self, done, loss + len(self.ends), epoch, is_sound)
+
+    def seen(self):
+        accept(self)
+        good.append(self.good[0])
+
+    def updated(self, nll, epoch):
+        if not best:  # the end of the first cycle
+            best.append(self.parameters[0].detach().clone())
+        return update(self, nll, epoch)
+
+    monkeypatch.setattr(Cycles, "take", up)
+    monkeypatch.setattr(Guard, "accept", seen)
+    monkeypatch.setattr(BestState, "update", updated)
+    X, y = table(120)
+    gp = duogp.fit(X, y, "svgp", num_inducing=10, solver="stochastic", batch_size=60, tolerance=1e-9)
+    assert gp.history.converged is False
+    assert any("the last cycle of rates led up and was undone" in note for note in gp.history.notes)
+    assert len(good) > 1
+    for state in good:
+        torch.testing.assert_close(state, best[0])
 
 
 def test_what_is_no_number_is_no_best_end():

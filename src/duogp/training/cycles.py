@@ -45,6 +45,7 @@ class Cycles:
         self.index = 0  # the cycle
         self.ended = False
         self.slower = 1.0  # factor of all rates, after cycles that led up
+        self.led_up = False  # whether the last cycle did
         self.ends: list[list[float]] = []  # the loss [R] that every cycle led to
         self.total = torch.zeros_like(best.nll)  # of the losses that this one leads to
         self.taken = 0  # their number
@@ -53,21 +54,21 @@ class Cycles:
         """Of the learning rate, where a share ``done`` of all steps is over."""
         return self.slower * cosine(self._share(done))
 
-    def take(self, done: float, loss: Tensor | None, epoch: int, is_sound: Callable[[], bool]) -> None:
-        """Take in the loss [R] of a step; after the last of a cycle, see where it led.
+    def take(self, done: float, loss: Tensor | None, epoch: int, is_sound: Callable[[], bool]) -> bool:
+        """Take in the loss [R] of a step; after the last of a cycle, see where it led. True: it was undone.
 
         ``loss``: None where the step was undone, and with it those before: their losses are forgotten.
         ``is_sound``: whether the state is worth keeping, asked then.
         """
         if len(self.ends) == self.count:  # by the clock the last step may come after its end
-            return
+            return False
         share = self._share(done)
         if loss is None:
             self._forget()
         elif share > 1.0 - ANNEALED:
             self.total, self.taken = self.total + loss, self.taken + 1
         if share <= 1.0 - 0.5 / (self.steps * self._length):  # half a step, for rounding
-            return
+            return False
         led_to = self.total / self.taken if self.taken else torch.full_like(self.total, torch.nan)
         if is_sound():
             best, found = self.best, torch.where(torch.isfinite(led_to), led_to, torch.inf)
@@ -75,6 +76,7 @@ class Cycles:
             best.update(found, epoch)
         self.end(led_to.tolist())
         self._forget()
+        return self.led_up
 
     def _forget(self) -> None:
         self.total, self.taken = torch.zeros_like(self.total), 0
@@ -84,12 +86,14 @@ class Cycles:
 
         Where nobody gained and somebody lost, the rate was too high: back to the best ends, and lower rates.
         """
+        self.led_up = False
         if self.ends and self.tolerance > 0:
             best = [min(before, key=_or_infinity) for before in zip(*self.ends, strict=True)]
             gains = [old - new for old, new in zip(best, losses, strict=True)]
             if all(gain < self.tolerance for gain in gains):  # not for NaN
                 self.ended = min(gains) > -self.tolerance
-                if not self.ended:
+                self.led_up = not self.ended
+                if self.led_up:
                     self.best.restore()
                     self.slower *= SLOWER
         self.ends.append(list(losses))

@@ -43,6 +43,10 @@ class Guard:
         """Remember this state. No loss has been seen at it yet; at the one saved before, it has."""
         self.good, self.newest = self.newest, self._snapshot()
 
+    def accept(self) -> None:
+        """Remember this state, at which a loss has been seen."""
+        self.good = self.newest = self._snapshot()
+
     @torch.no_grad()
     def healthy(self, loss: Tensor) -> bool:
         """Whether, by one look at the device, all factorisations succeeded and the loss is finite."""

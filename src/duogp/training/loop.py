@@ -287,7 +287,9 @@ class Run:
                 self.loss_sum = torch.full_like(self.loss_sum, torch.nan)
             if self.cycles is not None:
                 sound = partial(self.guard.healthy, self.unchecked)
-                self.cycles.take(min(self.done(), 1.0), None if undone else loss, self.at_epoch, sound)
+                share = min(self.done(), 1.0)
+                if self.cycles.take(share, None if undone else loss, self.at_epoch, sound):
+                    self.guard.accept()
             if self.exhausted or self.out_of_time or (self.cycles is not None and self.cycles.ended):
                 count = i + 1
                 break
@@ -380,7 +382,9 @@ class Run:
             note = f"stopped after {self.step} steps, too few to say whether the loss still improved"
         elif self.plan.tolerance > 0 and (self.rest is not None or self.cycles is not None):
             history.converged = False
-            note = f"not converged: the loss still improved when training ended after {self.step} steps"
+            led_up = self.cycles is not None and self.cycles.led_up
+            why = "the last cycle of rates led up and was undone" if led_up else "the loss still improved"
+            note = f"not converged: {why} when training ended after {self.step} steps"
         if note is not None:
             history.notes.append(note)
 
