@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from duogp.bases import TwoBlock
+from duogp.fused import two_block
 from duogp.fused.table import find
-from duogp.kernels import RBF, Scale
+from duogp.fused.two_block_projections import MeanTotal
+from duogp.kernels import RBF, Matern12, Matern52, Scale
 from duogp.numerics import products
 from duogp.numerics.factorisation import Numerics
 from duogp.numerics.parameters import batched
@@ -71,3 +73,35 @@ def test_it_is_the_general_step(name, by, shared, reads, monkeypatch):
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
     for key, gradient in others.items():
         torch.testing.assert_close(gradients[key], gradient, rtol=1e-9, atol=1e-10, msg=key)
+
+
+@pytest.mark.parametrize("base", [Matern12, Matern52])
+@pytest.mark.parametrize("learns", [True, False])
+def test_the_sum_of_variances_on_a_gpu(base, learns, monkeypatch):
+    """Values and gradients of what a GPU does; not where no backward pass will join its streams."""
+    monkeypatch.setattr(products, "substitutes", lambda _: False)
+    made: list[MeanTotal] = []
+    monkeypatch.setattr(two_block, "MeanTotal", lambda: made.append(MeanTotal()) or made[-1])
+    g = torch.Generator().manual_seed(0)
+
+    def draw(*size: int) -> torch.Tensor:
+        return torch.randn(*size, generator=g, dtype=torch.float64)
+
+    kernel = batched(Scale(base(DIMS)), (1, 1))
+    z, o = draw(1, 1, 70, DIMS), draw(1, 1, 90, DIMS)
+    q = CholeskyQ(70, (1, 1), mean_size=160)
+    basis = TwoBlock(kernel, z, o, q, mean_only=True).double()
+    with torch.no_grad():
+        q.mean.add_(draw(1, 1, 160))
+    x, weights = draw(1, 1, ROWS, DIMS), draw(3, 1, 1, ROWS)
+    basis.requires_grad_(learns)
+
+    def outcome(evaluate):
+        f, _ = evaluate(basis, x, Numerics(1, 1e-2), reads="sum")
+        loss = weighed(f, weights, "sum")
+        wanted = [p for p in basis.parameters() if p.requires_grad]
+        return [loss.detach(), *(torch.autograd.grad(loss, wanted) if wanted else ())]
+
+    found = outcome(by_fused_step)
+    assert len(made) == learns
+    torch.testing.assert_close(found, outcome(by_definition), rtol=1e-8, atol=1e-9)

@@ -171,6 +171,14 @@ def test_a_fit_whose_last_cycle_led_up_says_so_and_fails_back_to_where_it_went(m
         torch.testing.assert_close(state, best[0])
 
 
+def test_an_unsound_state_is_not_where_to_go_back_to():
+    """Parameters go back to the best end, what the optimiser remembers does not."""
+    cycles = cycles_of(0.01, 3 * FIRST_CYCLE)
+    cycles.end([1.0])
+    assert cycles.take(1.0, torch.tensor([2.0]), 1, lambda: False) is False
+    assert cycles.led_up
+
+
 def test_what_is_no_number_is_no_best_end():
     cycles = cycles_of(0.01, 15 * FIRST_CYCLE)
     for loss in (float("nan"), 1.0, 1.001):

@@ -291,7 +291,9 @@ class _DecoupledStep(torch.autograd.Function):
 class _Whitening:
     """The factor of k(Z, Z) and L⁻¹k(Z, x) of one kernel, at once or up to the second part (`InHalves`).
 
-    What the factorisation does not need is made meanwhile. ``kept``: what the kernel keeps.
+    What the factorisation does not need is made meanwhile. To begin the second parts of both kernels at the
+    same time is worth a wait: products want the whole device, and take up to three times as long beside a
+    factorisation. ``kept``: what the kernel keeps.
     """
 
     factors: Halves
@@ -324,6 +326,7 @@ class _Whitening:
         self.factors = self._factorisation.finish(with_L=self._with_L, number=self._number + 2)
         self._rows.join()
         self.features = solve(self.factors.T, self._k)
+        del self._factorisation, self._k  # large, and not looked at again
 
 
 def _gradients_of_variances(

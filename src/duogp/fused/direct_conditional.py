@@ -70,7 +70,6 @@ class DirectConditional(DirectStep):
         self.T, self.U = Triangle(M, x.dtype, cuts), Triangle(M, x.dtype, cuts)  # of k(Z, Z) and q(Z, Z)
         self.lower, self.minus_half, self.g_root = lower_mask(M, x), minus_half_mask(M, x), x.new_zeros(M, M)
         phi, psi, W, E, G, memory = (kernel.wide(M) for _ in range(6))
-        between = x.new_zeros(M, M)
         self.phi, self.psi, self.W, self.E, self.G, self.memory = phi, psi, W, E, G, memory
         F, V, A, g_A, g_F, Y, P, square = (x.new_zeros(M, M) for _ in range(8))
         self.F, self.V, self.A, self.g_A, self.g_F, self.Y, self.P, self.square = (
@@ -97,9 +96,7 @@ class DirectConditional(DirectStep):
         self.outer_q = lower_outer(G, psi, P, cuts) + lower_outer(Y, F, square, cuts)
         # L⁻ᵀ of P L⁻¹ and of gφ, for k and for q.
         self.last = [
-            t.divide(P, between)
-            + t.solve_square_transposed(between, own.g_K)
-            + t.solve_transposed(G, own.g_k)
+            t.from_both_sides(P, own.g_K) + t.solve_transposed(G, own.g_k)
             for t, own in ((T, kernel), (U, mean_kernel))
         ]
 

@@ -130,11 +130,11 @@ class DirectCoupled(DirectStep):
 
     def plan_parts(self, x: Tensor) -> None:
         M, T, R, cuts, kernel = self.M, self.T, self.R, self.cuts, self.kernel
-        between, self.G = x.new_zeros(M, M), kernel.wide(M)
+        self.G = kernel.wide(M)
         self.minus_half = minus_half_mask(M, x)
         self.before = lower_outer(self.phi, self.W, self.g_R, cuts) + lower_product(R, self.W, self.G, cuts)
         self.outer = lower_outer(self.G, self.phi, self.P, cuts)
-        self.after = T.divide(self.P, between) + T.solve_square_transposed(between, kernel.g_K)
+        self.after = T.from_both_sides(self.P, kernel.g_K)
         self.after += T.solve_transposed(self.G, kernel.g_k)
 
     @torch.no_grad()
@@ -229,10 +229,10 @@ class DirectOrthogonal(DirectCoupled):
         others = [(self.M + i, self.M + j) for i, j in cuts_of(N - self.M)]
         T = Triangle(N, x.dtype, self.cuts + others)
         self.a, self.g_m, self.along = (x.new_zeros(N, 1) for _ in range(3))
-        self.all_P, between = x.new_zeros(N, N), x.new_zeros(N, N)
+        self.all_P = x.new_zeros(N, N)
         self.minus_half = minus_half_mask(N, x)
         self.of_mean = T.solve(self.along, self.g_m)
-        self.of_K = T.divide(self.all_P, between) + T.solve_square_transposed(between, self.kernel.g_K)
+        self.of_K = T.from_both_sides(self.all_P, self.kernel.g_K)
         self.g_k = self.kernel.wide(self.M)
         solves = T.solve(self.kernel.k[..., : self.M, :], self.phi, first)
         return T, solves + T.solve_transposed(self.m.unsqueeze(-1), self.a)

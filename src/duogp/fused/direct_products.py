@@ -238,8 +238,13 @@ class Triangle:
             plan += product(inverse.mT, part, out[..., i:j, :], memory)
         return plan
 
-    def solve_square_transposed(self, G: Tensor, out: Tensor) -> Plan:
-        """L⁻ᵀG for a G [M, M] in one memory; ``out`` is other memory.
+    def from_both_sides(self, P: Tensor, out: Tensor) -> Plan:
+        """L⁻ᵀ P L⁻¹ for a lower triangular P [M, M], which is overwritten; ``out`` is other memory."""
+        between = torch.zeros_like(out)
+        return self.divide(P, between) + self._solve_square_transposed(between, out)
+
+    def _solve_square_transposed(self, G: Tensor, out: Tensor) -> Plan:
+        """L⁻ᵀG for a G [M, M] in one memory.
 
         Threads wait for each other after every product with a block: with several of them and some hundred
         points LAPACK's solve is the quicker one.

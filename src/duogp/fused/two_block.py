@@ -39,8 +39,8 @@ def find(basis: TwoBlock, x: Tensor, reads: Reads, with_omega: bool) -> Step | N
         if basis.mean_only:  # S = diag(S_u, I)
             projection = MeanVariance()
             if reads == "sum" and both.shape[:-2] == q.mean.shape[:-1]:
-                learns = torch.is_grad_enabled() and not products.substitutes(both)
-                projection = MeanTotal() if learns else projection
+                learns = torch.is_grad_enabled() and any(p.requires_grad for p in basis.parameters())
+                projection = MeanTotal() if learns and not products.substitutes(both) else projection
         elif reads != "parts" and few:
             projection = BlockVariance(basis.inducing.shape[-2])
         f = coupled_moments(

@@ -105,8 +105,8 @@ class MeanTotal(Projection):
     """φᵀm over all points and Σ t over all rows [...] for S = diag(S_u, I), on a GPU; batches of q are K's.
 
     With L = [L_u ·; B L_v]: a_v = L_v⁻ᵀm_v, a_u = L_u⁻ᵀ(m_u − Bᵀa_v). Of the gradients, all that follows of Ĝ
-    is made in the forward pass, but for 2 gt. K is overwritten. The backward pass, which must follow, joins
-    the streams; until then what they read is kept.
+    is made in the forward pass, but for 2 gt. K is overwritten. The backward pass joins the streams; until
+    then what they read is kept. Without one their results are lost, and a graph cannot be captured.
     """
 
     def forward(
@@ -137,7 +137,9 @@ class MeanTotal(Projection):
             T = K.new_zeros(K.shape, dtype=dtype)
             T[..., :M, :M], T[..., M:, M:] = T_first, T_second
             T[..., M:, :M] = multiply(T_second, _by_halves(B, T_u).to(dtype), left="lower", sign=-1.0)
-            rows_of_mean = mean.unsqueeze(-1).expand(T.shape).tril()
+            rows_of_mean = mean  # of all columns, where that is of use
+            if tensor_cores.suits(T, T):
+                rows_of_mean = mean.unsqueeze(-1).expand(T.shape).tril()
         kept = [T, k, a, mean, rows_of_mean, *of_variance]
         read = [phi, W, T_first, T_u, T_v, root, K]
         return (mu, total, info), [*kept, *read]
@@ -153,7 +155,7 @@ class MeanTotal(Projection):
             g_k[..., :M, :].addcmul_(of_k, twice)
             g_root = of_root * twice
         g_m = solve(T, k @ g_mean.unsqueeze(-1)).squeeze(-1)
-        if tensor_cores.suits(T, T):
+        if rows_of_mean.shape == T.shape:
             both = rows_of_mean * g_m.unsqueeze(-2)
             both[..., :M, :M].addcmul_(P, twice)
             g_K = gradient_of_gram(T, both)

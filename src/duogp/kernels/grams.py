@@ -32,7 +32,7 @@ def weighted_differences(W: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tenso
 
 
 def kept_slope(K: Tensor, slope: Tensor, dtype: torch.dtype) -> Tensor:
-    """The slope of K for the backward pass on a GPU, where K, which it may be, is overwritten before that.
+    """The slope of K for the backward pass, before which K, which it may be, is overwritten on a GPU.
 
     A gradient in the working precision ``dtype`` needs no more digits of it.
     """

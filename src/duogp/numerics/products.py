@@ -53,14 +53,18 @@ def factorised(K: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def cholesky(K: Tensor, *, in_place: bool = False) -> tuple[Tensor, Tensor]:
-    """L with L Lᵀ = K [..., M, M], and the flags of the factorisation [...]; ``in_place``: K may hold L then.
+    """L with L Lᵀ = K [..., M, M], and the flags of the factorisation [...].
 
-    On a GPU it wants contiguous columns: those of the transpose, the same matrix, it takes as they are.
+    On a GPU it wants contiguous columns: those of the transpose, the same matrix, it takes as they are;
+    ``in_place``: K is overwritten there.
     """
     if substitutes(K):
         return torch.linalg.cholesky_ex(K)
-    L, info = K.mT, torch.empty(K.shape[:-2], dtype=torch.int32, device=K.device)
-    return torch.linalg.cholesky_ex(L, out=(L, info)) if in_place else torch.linalg.cholesky_ex(L)
+    L = K.mT
+    if not in_place:
+        return torch.linalg.cholesky_ex(L)
+    info = torch.empty(K.shape[:-2], dtype=torch.int32, device=K.device)
+    return torch.linalg.cholesky_ex(L, out=(L, info))
 
 
 class Halves(NamedTuple):
@@ -77,9 +81,7 @@ class InHalves:
 
     The factorisation of 1,000 points leaves most of an H200 free: two take 0.49 ms, one 0.44. That of 2,000
     does not: two take 1.49 ms, one 0.94. With K = [A ·; B C], A = L₁L₁ᵀ: L₂₁ = B L₁⁻ᵀ, L₂L₂ᵀ = C − L₂₁L₂₁ᵀ,
-    and the inverse has −L₂⁻¹L₂₁L₁⁻¹ below L₁⁻¹. The constructor ends where L₂ is next. To begin that of both
-    matrices at the same time is worth a wait: products want the whole device, and take up to three times as
-    long beside a factorisation.
+    and the inverse has −L₂⁻¹L₂₁L₁⁻¹ below L₁⁻¹. The constructor ends where L₂ is next.
 
     K may be overwritten, after a call of ``before_overwriting``.
     """

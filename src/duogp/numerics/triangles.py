@@ -87,9 +87,12 @@ def _doubled(*blocks: Tensor) -> list[Tensor]:
 def _padded(blocks: Sequence[Tensor], size: int) -> Tensor:
     """Blocks [..., M, M] and, below each on the diagonal, I: [blocks, ..., size, size].
 
-    In memory ordered as that of the blocks. What stands above the diagonal in a column of I is undefined.
+    In memory ordered as that of the blocks, or theirs. What stands above the diagonal in a column of I is
+    undefined.
     """
     first = blocks[0]
+    if len(blocks) == 1 and first.shape[-1] == size:
+        return first.unsqueeze(0)
     padded = first.new_empty(len(blocks), *first.shape[:-2], size, size)
     padded = padded.mT if first.stride(-2) == 1 else padded
     for whole, L in zip(padded, blocks, strict=True):

@@ -45,7 +45,6 @@ class Cycles:
         self.index = 0  # the cycle
         self.ended = False
         self.slower = 1.0  # factor of all rates, after cycles that led up
-        self.led_up = False  # whether the last cycle did
         self.ends: list[list[float]] = []  # the loss [R] that every cycle led to
         self.total = torch.zeros_like(best.nll)  # of the losses that this one leads to
         self.taken = 0  # their number
@@ -55,7 +54,9 @@ class Cycles:
         return self.slower * cosine(self._share(done))
 
     def take(self, done: float, loss: Tensor | None, epoch: int, is_sound: Callable[[], bool]) -> bool:
-        """Take in the loss [R] of a step; after the last of a cycle, see where it led. True: it was undone.
+        """Take in the loss [R] of a step; after the last of a cycle, see where it led.
+
+        Whether the cycle was undone, and left a sound state.
 
         ``loss``: None where the step was undone, and with it those before: their losses are forgotten.
         ``is_sound``: whether the state is worth keeping, asked then.
@@ -70,13 +71,14 @@ class Cycles:
         if share <= 1.0 - 0.5 / (self.steps * self._length):  # half a step, for rounding
             return False
         led_to = self.total / self.taken if self.taken else torch.full_like(self.total, torch.nan)
-        if is_sound():
+        sound = is_sound()
+        if sound:
             best, found = self.best, torch.where(torch.isfinite(led_to), led_to, torch.inf)
             best.nll = torch.where(found < best.nll + self.tolerance, torch.inf, best.nll)
             best.update(found, epoch)
         self.end(led_to.tolist())
         self._forget()
-        return self.led_up
+        return self.led_up and sound
 
     def _forget(self) -> None:
         self.total, self.taken = torch.zeros_like(self.total), 0
@@ -86,19 +88,28 @@ class Cycles:
 
         Where nobody gained and somebody lost, the rate was too high: back to the best ends, and lower rates.
         """
-        self.led_up = False
-        if self.ends and self.tolerance > 0:
-            best = [min(before, key=_or_infinity) for before in zip(*self.ends, strict=True)]
-            gains = [old - new for old, new in zip(best, losses, strict=True)]
-            if all(gain < self.tolerance for gain in gains):  # not for NaN
-                self.ended = min(gains) > -self.tolerance
-                self.led_up = not self.ended
-                if self.led_up:
-                    self.best.restore()
-                    self.slower *= SLOWER
         self.ends.append(list(losses))
+        gains = self._gains()
+        self.ended = bool(gains) and all(abs(gain) < self.tolerance for gain in gains)  # not for NaN
+        if self.led_up:
+            self.best.restore()
+            self.slower *= SLOWER
         if self.index < self.count - 1:
             self.index += 1
+
+    @property
+    def led_up(self) -> bool:
+        """Whether the last cycle did, and was undone."""
+        gains = self._gains()
+        return bool(gains) and not self.ended and all(gain < self.tolerance for gain in gains)
+
+    def _gains(self) -> list[float]:
+        """By what the last end is lower than the best before it; nothing where that does not matter."""
+        *before, last = self.ends or [[]]
+        if not before or self.tolerance <= 0:
+            return []
+        best = [min(each, key=_or_infinity) for each in zip(*before, strict=True)]
+        return [old - new for old, new in zip(best, last, strict=True)]
 
     def _share(self, done: float) -> float:
         """How much of the cycle is over."""

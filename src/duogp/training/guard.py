@@ -44,7 +44,7 @@ class Guard:
         self.good, self.newest = self.newest, self._snapshot()
 
     def accept(self) -> None:
-        """Remember this state, at which a loss has been seen."""
+        """Remember this state as the last good one."""
         self.good = self.newest = self._snapshot()
 
     @torch.no_grad()

@@ -382,7 +382,7 @@ class Run:
             note = f"stopped after {self.step} steps, too few to say whether the loss still improved"
         elif self.plan.tolerance > 0 and (self.rest is not None or self.cycles is not None):
             history.converged = False
-            led_up = self.cycles is not None and self.cycles.led_up
+            led_up = self.cycles is not None and self.cycles.led_up and not self.asked_to_stop
             why = "the last cycle of rates led up and was undone" if led_up else "the loss still improved"
             note = f"not converged: {why} when training ended after {self.step} steps"
         if note is not None:

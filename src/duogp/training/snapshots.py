@@ -34,7 +34,7 @@ WATCHERS = {
     "guard": ("rollbacks", "rate_factor"),
     "best": ("epoch", "waited", "stopped"),
     "rest": ("reached", "at", "_seen"),
-    "cycles": ("index", "ended", "slower", "led_up", "ends", "taken"),
+    "cycles": ("index", "ended", "slower", "ends", "taken"),
 }
 #: Types of the fields of histories and their records.
 FIELDS: dict[type, dict[str, tuple[type, ...]]] = {
