@@ -13,7 +13,7 @@ from sklearn.neighbors import KNeighborsRegressor
 
 from duogp.means.affine import Affine, Logistic
 from duogp.means.columns import KEPT, OnColumns, telling_columns
-from duogp.means.crossfit import Goal, Trees, assign_folds, cross_fit, latent_values
+from duogp.means.crossfit import Goal, Trees, _some, assign_folds, cross_fit, latent_values
 from duogp.means.forest import Forest
 
 QUICK = Trees(max_trees=30)
@@ -121,10 +121,10 @@ def test_groups_share_a_fold_unless_one_class_would_be_left():
     assert two.max() == 4 and all(len(set(labels[two != k])) == 2 for k in range(5))
 
 
-def test_a_class_that_a_fold_has_not_seen_has_a_small_probability():
+def test_a_class_of_one_row_has_finite_values_under_any_classifier():
     y = np.zeros((60, 1))
     y[:20] = 1
-    y[59] = 2  # one row: the fold that holds it out has never seen the class
+    y[59] = 2
     fit = cross_fit(RandomForestClassifier(5, random_state=0), X[:60], y, Goal("classes", 3))
     assert np.isfinite(fit.held_out).all() and np.isfinite(fit.at(X[:5])[0]).all()
 
@@ -184,3 +184,29 @@ def test_columns_that_tell_of_tables_of_any_scale():
     wide[:, 3], wide[:, 4], wide[:, 5] = y * 1e-200, -y * 1e250, 7.0
     found = telling_columns(wide, y * 1e90, False)
     assert {3, 4} <= set(found.tolist()) and 5 not in found and (np.diff(found) > 0).all()
+
+
+@pytest.mark.parametrize("labels", [[0] * 39 + [1], [1] * 39 + [0], [0, 1] * 19 + [0, 2], [0, 1], [0, 1, 1]])
+def test_a_class_of_one_row_is_among_the_training_rows_of_every_fold(labels):
+    """Boosted trees of one class would not know which; of fewer classes they have fewer outputs."""
+    y = np.array(labels)
+    X = np.random.default_rng(0).normal(size=(len(y), 3))
+    classes = int(y.max()) + 1
+    goal = Goal("classes", classes=classes)
+    fit = cross_fit(Trees(), X, y[:, None], goal)
+    assert all(len(model.classes_) == classes for (model,) in fit.models)
+    arrays = fit.arrays()
+    assert arrays is not None
+    for (model,), (forest,) in zip(fit.models, arrays, strict=True):
+        expected, found = latent_values(model, X, goal), latent_values(forest, X, goal)
+        np.testing.assert_allclose(found, expected, atol=1e-8)
+    assert fit.held_out is not None and np.isfinite(fit.held_out).all()
+
+
+def test_a_sample_of_the_rows_has_every_class():
+    labels = np.zeros(1000, dtype=int)
+    labels[17] = 1
+    rows = np.arange(1000)
+    chosen = _some(rows, 10, 0, labels)
+    assert len(chosen) in (10, 11) and 17 in chosen and (np.diff(chosen) > 0).all()
+    np.testing.assert_array_equal(np.setdiff1d(chosen, [17]), np.setdiff1d(_some(rows, 10, 0, None), [17]))

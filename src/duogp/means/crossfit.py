@@ -198,9 +198,7 @@ def latent_values(model: Any, X: NDArray, goal: Goal) -> Array:
     if goal.kind == "classes":
         assert goal.classes is not None
         if hasattr(model, "predict_proba"):
-            p = np.full((len(X), goal.classes), TINY)
-            p[:, np.asarray(model.classes_, dtype=int)] = model.predict_proba(X)
-            logs = np.log(p.clip(TINY, 1.0))
+            logs = np.log(class_probabilities(model, X, goal.classes).clip(TINY, 1.0))
         else:
             raise TypeError(
                 f"{type(model).__name__} as the mean of classes has no predict_proba: use a classifier"
@@ -210,6 +208,14 @@ def latent_values(model: Any, X: NDArray, goal: Goal) -> Array:
     if goal.kind in ("count", "positive"):
         return np.log(values.clip(TINY, 1 / TINY))
     return values
+
+
+def class_probabilities(model: Any, X: NDArray, classes: int) -> Array:
+    """p [n, classes] of a fitted classifier, which may have seen fewer classes."""
+    seen = np.asarray(model.classes_, dtype=int)
+    p = np.full((len(X), classes), TINY)
+    p[:, seen] = model.predict_proba(X)[:, : len(seen)]  # boosted trees of one class give two columns
+    return p
 
 
 def _from_sums(raw: Array, goal: Goal) -> Array:
@@ -255,6 +261,7 @@ def cross_fit(
     labels = y[:, 0] if goal.kind == "classes" else None
     fold = assign_folds(labels, n, folds, seed, groups_of_inputs(X, weights))
     count = int(fold.max()) + 1
+    alone = np.zeros(n, dtype=bool) if labels is None else _of_one_fold(labels, fold)
     targets = [_model_target(y[:, p], goal) for p in range(y.shape[1])]
     held_out = np.zeros((n, goal.columns))
     blended = isinstance(spec, Trees) and bool(spec.bagged) and goal.kind in BLENDED and n <= BAGGED_ROWS
@@ -269,7 +276,7 @@ def cross_fit(
     for p, target in enumerate(targets):
         columns = slice(None) if goal.kind == "classes" else slice(p, p + 1)
         jobs = [
-            _Job(_some(np.flatnonzero(fold != k), most, seed), np.flatnonzero(fold == k))
+            _Job(_some(np.flatnonzero((fold != k) | alone), most, seed, labels), np.flatnonzero(fold == k))
             for k in range(count)
         ]
         if isinstance(spec, Logistic):
@@ -317,11 +324,23 @@ def _blended(
     return replace(boosted, held_out=held_out, bagged=[form for form, _ in fitted], share=share, memo={})
 
 
-def _some(rows: NDArray[np.intp], most: int, seed: int) -> NDArray[np.intp]:
-    """All of the rows, or a random sample of so many."""
+def _some(rows: NDArray[np.intp], most: int, seed: int, labels: NDArray | None) -> NDArray[np.intp]:
+    """All of the rows, or a random sample of so many and a row of each class that it lacks."""
     if len(rows) <= most:
         return rows
-    return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
+    chosen = np.random.default_rng(seed).choice(rows, most, replace=False)
+    if labels is not None:
+        classes, first = np.unique(labels[rows], return_index=True)
+        chosen = np.concatenate([chosen, rows[first[~np.isin(classes, labels[chosen])]]])
+    return np.sort(chosen)
+
+
+def _of_one_fold(labels: NDArray, fold: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Rows [n] of classes that are in one fold alone: no model could be trained without them."""
+    code = np.unique(labels, return_inverse=True)[1]
+    folds = np.zeros((code.max() + 1, fold.max() + 1), dtype=bool)
+    folds[code, fold] = True
+    return (folds.sum(1) == 1)[code]
 
 
 class _Job(NamedTuple):
@@ -455,8 +474,7 @@ def _loss(goal: Goal) -> Callable[[Any, NDArray, NDArray], NDArray]:
     if goal.kind == "classes":
 
         def log_loss(model: Any, X: NDArray, y: NDArray) -> NDArray:
-            p = np.full((len(X), goal.classes or 2), TINY)
-            p[:, np.asarray(model.classes_, dtype=int)] = model.predict_proba(X)
+            p = class_probabilities(model, X, goal.classes or 2)
             return -np.log(p[np.arange(len(y)), y].clip(TINY, 1.0))
 
         return log_loss
