@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 import duogp
 from duogp import GPClassifier, GPRegressor
+from duogp.errors import DataWarning
 
 pa = pytest.importorskip("pyarrow")
 pd = pytest.importorskip("pandas")
@@ -165,3 +167,55 @@ def test_first_values_out_of_range(name: str, value: float) -> None:
 def test_a_fit_that_ends_in_nan_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"'svgp' has no finite predictions.*float64"):
         duogp.fit(X, Y, "svgp", initial_scale=1e50, dtype="float32", **QUICK)
+
+
+# -- weights, budgets, columns -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight", [np.full(40, 10.0), RNG.uniform(50, 90, 40), np.full(40, 0.01)])
+def test_weights_that_are_hardly_counts_are_asked_about(weight: Any) -> None:
+    with pytest.warns(DataWarning, match="counts as w rows: divide it by its mean"):
+        regressor().fit(X, Y, sample_weight=weight)
+
+
+@pytest.mark.parametrize("weight", [np.ones(40), RNG.integers(0, 30, 40), RNG.uniform(0, 2, 40)])
+def test_counts_and_weights_of_mean_one_are_taken_as_they_are(weight: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)
+        regressor().fit(X, Y, sample_weight=weight)
+
+
+def test_one_row_with_a_weight_is_too_few() -> None:
+    with pytest.raises(ValueError, match="sample_weight is zero but for 1 of 40 rows"):
+        regressor().fit(X, Y, sample_weight=np.eye(40)[3])
+
+
+def test_a_budget_that_is_none_is_named_as_it_was_given() -> None:
+    with pytest.raises(ValueError, match="time_budget must be a positive number, got -1"):
+        GPRegressor(time_budget=-1).fit(X, Y)
+
+
+def test_a_setting_of_cells_is_sent_to_where_it_goes() -> None:
+    with pytest.raises(TypeError, match=r"reading=\{'decimal': \.\.\.\}"):
+        GPRegressor(decimal=",").fit(X, Y)
+
+
+def test_constant_columns_are_named() -> None:
+    constant = X.copy()
+    constant[:, 1] = 7.0
+    with pytest.warns(DataWarning, match=r"1 constant columns of X are ignored .*: 1, counted from 0"):
+        regressor().fit(constant, Y)
+
+
+def test_a_constant_target_is_no_matter_for_warnings_of_scipy() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        model = GPRegressor(random_state=0).fit(X, np.full(40, 3.0))
+    np.testing.assert_allclose(model.predict(X[:3]), 3.0, atol=1e-6)
+
+
+def test_two_classes_of_which_one_has_a_single_row() -> None:
+    labels = np.array(["no"] * 39 + ["yes"])
+    model = GPClassifier(random_state=0).fit(X, labels)
+    assert list(model.classes_) == ["no", "yes"]
+    assert model.predict_proba(X)[:, 1].mean() < 0.2

@@ -159,6 +159,9 @@ def test_a_callback_may_stop_training():
     X, y = table()
     gp = duogp.fit(X, y, "svgp", num_inducing=5, epochs=50, callbacks=[lambda p: p.epoch == 4])
     assert gp.history[-1].epoch == 4
+    assert (
+        gp.history.converged is None and gp.history.notes[-1] == "stopped after 4 of 50 steps by a callback"
+    )
     assert_sound(gp, X)
 
 

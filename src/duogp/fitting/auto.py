@@ -120,9 +120,9 @@ def _stacked(race: Race, kept: list[Candidate], law: Any, score: float) -> Stack
     ended = [name for name in race.ended if any(c.label == name for c in kept)]
     if race.small and ended and "time_budget" not in race.given:
         warnings.warn(
-            f"the {race.clock.seconds:.0f} s of method='auto' were over before {', '.join(ended)} had "
-            "converged, which on a table of this size means that the machine is busy: give time_budget= more "
-            "seconds, or fit again when it is not",
+            f"the share of {', '.join(ended)} in the {race.clock.seconds:.0f} s of method='auto' was over "
+            "before training had converged, which on a table of this size means many columns or a busy "
+            "machine: give time_budget= more seconds, or fit again when it is not busy",
             ConvergenceWarning,
             stacklevel=3,
         )

@@ -41,6 +41,8 @@ FULL_OMEGA_DEFAULT = 1000
 EXACT_ROWS = {"cpu": 5_000, "cuda": 20_000}
 #: Inducing points unless the user says how many.
 NUM_INDUCING = 500
+#: Columns that a warning names, at most.
+MOST_NAMED = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,7 +246,14 @@ def used_columns(data: Dataset, settings: Settings, train: Rows) -> NDArray[np.b
     if isinstance(settings.kernel, str):  # a kernel object counts on the columns it was made for
         used = informative_columns(data.X[train.reshape(-1)])
     if not used.all():
-        warnings.warn(f"{int((~used).sum())} constant columns of X are ignored", DataWarning, stacklevel=5)
+        which = ", ".join(map(str, np.flatnonzero(~used)[:MOST_NAMED]))
+        more = ", ..." if (~used).sum() > MOST_NAMED else ""
+        warnings.warn(
+            f"{int((~used).sum())} constant columns of X are ignored (they vary by less than 1e-10 of their "
+            f"size): {which}{more}, counted from 0",
+            DataWarning,
+            stacklevel=5,
+        )
         used[0] |= not used.any()  # nothing varies: the prior mean can still be learned
     return used
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from scipy.stats import skew
 
+from duogp.data.columns import informative_columns
 from duogp.fitting.dataset import Dataset
 from duogp.fitting.race import Candidate
 from duogp.numerics.lognormal import LogScale
@@ -19,6 +20,8 @@ def log_scale_of(data: Dataset, least_skew: float) -> LogScale | None:
     """The log scale of one target above zero that is skewed to the right, and less so on that scale."""
     y = data.target.values[data.rows[0]]
     if data.noise is not None or data.offsets is not None or y.shape[1] > 1 or not y.min() > 0:
+        return None
+    if not informative_columns(y)[0]:  # a constant has no skew
         return None
     scale = LogScale.of(y)
     before, after = float(skew(y[:, 0])), float(skew(scale.logs(y)[:, 0]))

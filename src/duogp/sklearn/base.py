@@ -39,6 +39,7 @@ from duogp.sklearn.new_rows import NewRows
 from duogp.sklearn.training_rows import (
     TrainingRows,
     join_repeated,
+    look_at_weights,
     read_inputs,
     read_weights,
     require_finite,
@@ -146,7 +147,9 @@ class BaseGP(FittedGP):
         n = len(matrix)
         variances = None if noise is None else as_row_vector(noise, n, "noise")
         rows = TrainingRows(matrix, target, read_weights(sample_weight, n), variances)
-        if rows.weight is not None:  # rows of weight zero count neither for training nor for calibration
+        if rows.weight is not None:
+            look_at_weights(rows.weight)
+            # rows of weight zero count neither for training nor for calibration
             rows = rows.take(np.flatnonzero(rows.weight))
         train, held_out = calibration_rows(len(rows.X), share, seed)
         calibration = rows.take(held_out)

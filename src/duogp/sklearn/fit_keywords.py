@@ -14,6 +14,7 @@ from typing import Any, ParamSpec
 import numpy as np
 
 from duogp.methods.settings import Settings
+from duogp.tables.learning import Reading
 
 #: Settings that have a constructor parameter of another name or meaning.
 TRANSLATED = {"backend": "compile", "random_state": "random_state", "verbose": "verbose"}
@@ -71,6 +72,8 @@ def misplaced(name: str, known: Sequence[str]) -> TypeError:
     own = TRANSLATED.get(name)
     if own is not None:
         return TypeError(f"{name!r} is a setting of duogp.fit; here it is the parameter {own!r}")
+    if name in {f.name for f in fields(Reading)}:
+        return TypeError(f"{name!r} says how cells are read: reading={{{name!r}: ...}}")
     names = [f.name for f in fields(Settings)]
     if name in names:
         return TypeError(
@@ -84,11 +87,11 @@ def misplaced(name: str, known: Sequence[str]) -> TypeError:
 
 
 def time_left(budget: Any, spent: float) -> Any:
-    """What reading the rows leaves of a budget, at least a tenth of it; what is no number is left alone.
+    """What reading the rows leaves of a budget, at least a tenth of it; what is no time is left alone.
 
     Scales, inducing points and a last look at the rows take about as long again as reading did.
     """
-    if isinstance(budget, Real) and not isinstance(budget, bool):
+    if isinstance(budget, Real) and not isinstance(budget, bool) and float(budget) > 0:
         return max(float(budget) - 2 * spent, 0.1 * float(budget))
     return budget
 

@@ -163,9 +163,9 @@ class GPRegressor(RegressorMixin, BaseGP):
         A `pyarrow.dataset` with the name of its ``target`` column is read in chunks, and may be larger than
         memory (docs/large-data.md); ``sample_weight`` is then the name of a column.
 
-        ``sample_weight``: a row of weight w counts as w rows. ``validation``: rows (X, y) for early stopping
-        and the choice of β, instead of a ``validation_fraction`` of these. ``noise``: known noise variances
-        of the rows (Gaussian likelihood).
+        ``sample_weight``: a row of weight w counts as w rows (docs/tables.md). ``validation``: rows (X, y)
+        for early stopping and the choice of β, instead of a ``validation_fraction`` of these. ``noise``:
+        known noise variances of the rows (Gaussian likelihood).
         """
         if is_dataset(X):
             given = {"y": y, "sample_weight": sample_weight, "validation": validation, "noise": noise}

@@ -19,6 +19,7 @@ from sklearn.exceptions import DataConversionWarning
 
 from duogp.data.rows import digests
 from duogp.data.validation import UnsupportedDtypeError, as_matrix, as_row_vector
+from duogp.errors import DataWarning
 from duogp.sklearn.frames import check_columns
 
 #: New rows farther out, in deviations of a column, are moved here, where distances keep their digits; without
@@ -30,6 +31,8 @@ ENCODERS = (
 GAPS = "give a frame (pandas, polars, pyarrow), which may have gaps"
 #: Most numbers of a sparse matrix that is made dense.
 MOST_DENSE = 500_000_000
+#: Mean of weights that are no counts from which, and below whose inverse, a fit asks whether they are meant.
+UNUSUAL = 3.0
 
 
 class TrainingRows(NamedTuple):
@@ -82,6 +85,23 @@ def read_weights(sample_weight: Any, n: int) -> NDArray[np.float64] | None:
     if not weight.any():
         raise ValueError("sample_weight must not be zero for every row")
     return weight
+
+
+def look_at_weights(weight: NDArray[np.float64]) -> None:
+    """An error where fewer than two rows have a weight; a warning where weights are hardly counts of rows."""
+    if (count := np.count_nonzero(weight)) < 2 <= len(weight):
+        raise ValueError(
+            f"sample_weight is zero but for {count} of {len(weight)} rows: at least 2 are required"
+        )
+    mean = float(weight.mean())
+    counts = bool((weight == weight.round()).all()) and np.ptp(weight) > 0
+    if not counts and not 1 / UNUSUAL < mean < UNUSUAL:
+        warnings.warn(
+            f"sample_weight has a mean of {mean:.3g}, and a row of weight w counts as w rows: divide it by "
+            "its mean if only the ratios of weights mean something",
+            DataWarning,
+            stacklevel=5,
+        )
 
 
 def require_rows(n: int) -> None:

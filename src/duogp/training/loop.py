@@ -367,7 +367,9 @@ class Run:
     def _conclude(self, r: int, history: History) -> None:
         """Say whether a replicate's training converged, where that was to be found out, and why it ended."""
         most, note = self.total_steps, None
-        if self.out_of_time:
+        if self.asked_to_stop:
+            note = f"stopped after {self.step} of {most} steps by a callback"
+        elif self.out_of_time:
             history.converged, history.ended_by_clock = False, True
             note = f"stopped after {self.step} of {most} steps: the time was up ({self.plan.seconds:.3g} s)"
         elif self.rest is not None and self.rest.reached[r]:
@@ -382,7 +384,7 @@ class Run:
             note = f"stopped after {self.step} steps, too few to say whether the loss still improved"
         elif self.plan.tolerance > 0 and (self.rest is not None or self.cycles is not None):
             history.converged = False
-            led_up = self.cycles is not None and self.cycles.led_up and not self.asked_to_stop
+            led_up = self.cycles is not None and self.cycles.led_up
             why = "the last cycle of rates led up and was undone" if led_up else "the loss still improved"
             note = f"not converged: {why} when training ended after {self.step} steps"
         if note is not None:
