@@ -252,9 +252,13 @@ class Settings(CheckedSettings):
         return cls(**given)
 
 
+#: Keywords of `duogp.fit` that are no settings.
+OTHER_ARGUMENTS = ("callbacks", "validation", "sample_weight", "noise")
+
+
 def unknown_setting(name: str, known: Sequence[str]) -> TypeError:
     """The error for an unknown name, with the nearest known one."""
-    near = difflib.get_close_matches(name, known, 1)
+    near = difflib.get_close_matches(name, [*known, *OTHER_ARGUMENTS], 1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; the settings are {', '.join(known)}"
     return TypeError(f"unknown setting {name!r}{hint}")
 
