@@ -135,7 +135,7 @@ def test_a_small_table_that_the_clock_ended_is_a_warning(monkeypatch):
 
     monkeypatch.setattr(Race, "note", note)
     X, y = table(80)
-    with pytest.warns(duogp.ConvergenceWarning, match=r"55 s of method='auto' were over before exact.*busy"):
+    with pytest.warns(duogp.ConvergenceWarning, match=r"share of .*exact.* in the 55 s of method='auto' was over before.*busy"):
         duogp.fit(X, y, "auto", random_state=0, device="cpu")
     with warnings.catch_warnings():
         warnings.simplefilter("error", duogp.ConvergenceWarning)
