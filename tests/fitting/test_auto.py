@@ -135,7 +135,8 @@ def test_a_small_table_that_the_clock_ended_is_a_warning(monkeypatch):
 
     monkeypatch.setattr(Race, "note", note)
     X, y = table(80)
-    with pytest.warns(duogp.ConvergenceWarning, match=r"share of .*exact.* in the 55 s of method='auto' was over before.*busy"):
+    words = r"share of .*exact.* in the 55 s of method='auto' was over before.*busy"
+    with pytest.warns(duogp.ConvergenceWarning, match=words):
         duogp.fit(X, y, "auto", random_state=0, device="cpu")
     with warnings.catch_warnings():
         warnings.simplefilter("error", duogp.ConvergenceWarning)
