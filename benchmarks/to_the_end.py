@@ -4,7 +4,9 @@ The second fit takes ten times the steps that the first took after its start, en
 and anneals its rate over all of them, along one half of a cosine. Validation rows, where a method has them,
 still choose the state that it leaves with. Large tables are cut to 2,000 training rows; of the first split's
 test rows at most 5,000 count. A row of benchmarks/results/to_the_end.jsonl is one method on one table; what
-is there is not computed again, but for longer runs that ``--only-default`` left out.
+is there is not computed again, but for longer runs that ``--only-default`` left out. Workers that share a GPU
+take turns on it unless CUDA's multi-process service runs (``nvidia-cuda-mps-control -d``): eight deep GPs
+then take three minutes.
 
     export DUOGP_DATA=<folder with regression/*.npz>
     python benchmarks/to_the_end.py --workers 8 --threads 2
